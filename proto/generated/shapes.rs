@@ -3737,7 +3737,7 @@ pub static SHAPES: &[shape::Shape] = &[
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
-            shape::Field { number: 3, kind: shape::Kind::Message { shape: 518, each: 72 } },
+            shape::Field { number: 3, kind: shape::Kind::Message { shape: 518, each: 96 } },
             shape::Field { number: 4, kind: shape::Kind::Numbers { each: 8 } },
         ],
     },
@@ -3747,6 +3747,7 @@ pub static SHAPES: &[shape::Shape] = &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Message { shape: 519, each: 48 } },
             shape::Field { number: 3, kind: shape::Kind::Numbers { each: 8 } },
+            shape::Field { number: 5, kind: shape::Kind::Message { shape: 520, each: 72 } },
         ],
     },
     // v1.ContainerDevices
@@ -3756,10 +3757,33 @@ pub static SHAPES: &[shape::Shape] = &[
             shape::Field { number: 2, kind: shape::Kind::Text { each: 24 } },
         ],
     },
+    // v1.DynamicResource
+    shape::Shape {
+        fields: &[
+            shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
+            shape::Field { number: 3, kind: shape::Kind::Text { each: 0 } },
+            shape::Field { number: 4, kind: shape::Kind::Message { shape: 521, each: 96 } },
+        ],
+    },
+    // v1.ClaimResource
+    shape::Shape {
+        fields: &[
+            shape::Field { number: 1, kind: shape::Kind::Message { shape: 522, each: 24 } },
+            shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
+            shape::Field { number: 3, kind: shape::Kind::Text { each: 0 } },
+            shape::Field { number: 4, kind: shape::Kind::Text { each: 0 } },
+        ],
+    },
+    // v1.CDIDevice
+    shape::Shape {
+        fields: &[
+            shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
+        ],
+    },
     // v1beta1.AllocateRequest
     shape::Shape {
         fields: &[
-            shape::Field { number: 1, kind: shape::Kind::Message { shape: 521, each: 24 } },
+            shape::Field { number: 1, kind: shape::Kind::Message { shape: 524, each: 24 } },
         ],
     },
     // v1beta1.ContainerAllocateRequest
@@ -3771,17 +3795,17 @@ pub static SHAPES: &[shape::Shape] = &[
     // v1beta1.AllocateResponse
     shape::Shape {
         fields: &[
-            shape::Field { number: 1, kind: shape::Kind::Message { shape: 523, each: 120 } },
+            shape::Field { number: 1, kind: shape::Kind::Message { shape: 526, each: 120 } },
         ],
     },
     // v1beta1.ContainerAllocateResponse
     shape::Shape {
         fields: &[
-            shape::Field { number: 1, kind: shape::Kind::Message { shape: 524, each: 96 } },
-            shape::Field { number: 2, kind: shape::Kind::Message { shape: 525, each: 56 } },
-            shape::Field { number: 3, kind: shape::Kind::Message { shape: 526, each: 72 } },
-            shape::Field { number: 4, kind: shape::Kind::Message { shape: 527, each: 96 } },
-            shape::Field { number: 5, kind: shape::Kind::Message { shape: 528, each: 24 } },
+            shape::Field { number: 1, kind: shape::Kind::Message { shape: 527, each: 96 } },
+            shape::Field { number: 2, kind: shape::Kind::Message { shape: 528, each: 56 } },
+            shape::Field { number: 3, kind: shape::Kind::Message { shape: 529, each: 72 } },
+            shape::Field { number: 4, kind: shape::Kind::Message { shape: 530, each: 96 } },
+            shape::Field { number: 5, kind: shape::Kind::Message { shape: 531, each: 24 } },
         ],
     },
     // v1beta1.ContainerAllocateResponse.EnvsEntry
@@ -3832,7 +3856,7 @@ pub static SHAPES: &[shape::Shape] = &[
     // v1beta1.ListAndWatchResponse
     shape::Shape {
         fields: &[
-            shape::Field { number: 1, kind: shape::Kind::Message { shape: 532, each: 80 } },
+            shape::Field { number: 1, kind: shape::Kind::Message { shape: 535, each: 80 } },
         ],
     },
     // v1beta1.Device
@@ -3840,13 +3864,13 @@ pub static SHAPES: &[shape::Shape] = &[
         fields: &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
-            shape::Field { number: 3, kind: shape::Kind::Message { shape: 533, each: 0 } },
+            shape::Field { number: 3, kind: shape::Kind::Message { shape: 536, each: 0 } },
         ],
     },
     // v1beta1.TopologyInfo
     shape::Shape {
         fields: &[
-            shape::Field { number: 1, kind: shape::Kind::Message { shape: 534, each: 8 } },
+            shape::Field { number: 1, kind: shape::Kind::Message { shape: 537, each: 8 } },
         ],
     },
     // v1beta1.NUMANode
@@ -3868,7 +3892,7 @@ pub static SHAPES: &[shape::Shape] = &[
     // v1beta1.PreferredAllocationRequest
     shape::Shape {
         fields: &[
-            shape::Field { number: 1, kind: shape::Kind::Message { shape: 538, each: 56 } },
+            shape::Field { number: 1, kind: shape::Kind::Message { shape: 541, each: 56 } },
         ],
     },
     // v1beta1.ContainerPreferredAllocationRequest
@@ -3881,7 +3905,7 @@ pub static SHAPES: &[shape::Shape] = &[
     // v1beta1.PreferredAllocationResponse
     shape::Shape {
         fields: &[
-            shape::Field { number: 1, kind: shape::Kind::Message { shape: 540, each: 24 } },
+            shape::Field { number: 1, kind: shape::Kind::Message { shape: 543, each: 24 } },
         ],
     },
     // v1beta1.ContainerPreferredAllocationResponse
@@ -3896,7 +3920,7 @@ pub static SHAPES: &[shape::Shape] = &[
             shape::Field { number: 1, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 2, kind: shape::Kind::Text { each: 0 } },
             shape::Field { number: 3, kind: shape::Kind::Text { each: 0 } },
-            shape::Field { number: 4, kind: shape::Kind::Message { shape: 529, each: 0 } },
+            shape::Field { number: 4, kind: shape::Kind::Message { shape: 532, each: 0 } },
         ],
     },
 ];

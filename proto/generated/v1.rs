@@ -28,6 +28,9 @@ pub struct ContainerResources {
     /// The cores that it has for itself.
     #[prost(int64, repeated, tag = "3")]
     pub cpu_ids: ::prost::alloc::vec::Vec<i64>,
+    /// The claims of dynamic resource allocation (DRA) that it refers to.
+    #[prost(message, repeated, tag = "5")]
+    pub dynamic_resources: ::prost::alloc::vec::Vec<DynamicResource>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ContainerDevices {
@@ -35,6 +38,36 @@ pub struct ContainerDevices {
     pub resource_name: ::prost::alloc::string::String,
     #[prost(string, repeated, tag = "2")]
     pub device_ids: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DynamicResource {
+    /// A ResourceClaim.
+    #[prost(string, tag = "2")]
+    pub claim_name: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub claim_namespace: ::prost::alloc::string::String,
+    /// What was allocated for it, as far as the container refers to it.
+    #[prost(message, repeated, tag = "4")]
+    pub claim_resources: ::prost::alloc::vec::Vec<ClaimResource>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ClaimResource {
+    /// What the container gets of it.
+    #[prost(message, repeated, tag = "1")]
+    pub cdi_devices: ::prost::alloc::vec::Vec<CdiDevice>,
+    #[prost(string, tag = "2")]
+    pub driver_name: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub pool_name: ::prost::alloc::string::String,
+    /// Its name in the pool.
+    #[prost(string, tag = "4")]
+    pub device_name: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CdiDevice {
+    /// VENDOR/CLASS=DEVICE
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
 }
 /// Generated client implementations.
 pub mod pod_resources_lister_client {

@@ -1083,32 +1083,32 @@ pub mod device_plugin_server {
     }
 }
 impl crate::shape::Shaped for AllocateRequest {
-    const SHAPE: usize = 520;
+    const SHAPE: usize = 523;
 }
 impl crate::shape::Shaped for AllocateResponse {
-    const SHAPE: usize = 522;
+    const SHAPE: usize = 525;
 }
 impl crate::shape::Shaped for DevicePluginOptions {
-    const SHAPE: usize = 529;
+    const SHAPE: usize = 532;
 }
 impl crate::shape::Shaped for Empty {
-    const SHAPE: usize = 530;
+    const SHAPE: usize = 533;
 }
 impl crate::shape::Shaped for ListAndWatchResponse {
-    const SHAPE: usize = 531;
+    const SHAPE: usize = 534;
 }
 impl crate::shape::Shaped for PreStartContainerRequest {
-    const SHAPE: usize = 535;
+    const SHAPE: usize = 538;
 }
 impl crate::shape::Shaped for PreStartContainerResponse {
-    const SHAPE: usize = 536;
-}
-impl crate::shape::Shaped for PreferredAllocationRequest {
-    const SHAPE: usize = 537;
-}
-impl crate::shape::Shaped for PreferredAllocationResponse {
     const SHAPE: usize = 539;
 }
+impl crate::shape::Shaped for PreferredAllocationRequest {
+    const SHAPE: usize = 540;
+}
+impl crate::shape::Shaped for PreferredAllocationResponse {
+    const SHAPE: usize = 542;
+}
 impl crate::shape::Shaped for RegisterRequest {
-    const SHAPE: usize = 541;
+    const SHAPE: usize = 544;
 }

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use switchyard_core::id::LeaseToken;
 use switchyard_operator_api::text::{age, processors, short};
 use switchyard_operator_api::{
-    AmountView, ComputeView, DevicesView, ErrorView, HolderView, HostView, PluginView, PortView,
-    SlotView,
+    AmountView, ComputeView, DevicesView, DynamicView, ErrorView, HolderView, HostView, PluginView,
+    PortView, SlotView,
 };
 
 use super::daemon::{DaemonError, ask, send};
@@ -90,6 +90,7 @@ fn shown(devices: &DevicesView, now: Timestamp) -> String {
             .map(|host| plugins(host, now))
             .unwrap_or_default(),
     );
+    text.push_str(&dynamic(&devices.dynamic));
     let unhealthy = devices.slots.iter().filter(|slot| !slot.healthy);
     let reasons: BTreeSet<_> = unhealthy
         .map(|slot| [slot.device.clone(), slot.reason.clone()])
@@ -142,6 +143,31 @@ fn compute(compute: &ComputeView) -> String {
         ));
     }
     text
+}
+
+/// The devices that pods have by dynamic resource allocation; nothing if there are none.
+fn dynamic(devices: &[DynamicView]) -> String {
+    if devices.is_empty() {
+        return String::new();
+    }
+    let row = |device: &DynamicView| {
+        [
+            format!("{}/{}/{}", device.driver, device.pool, device.device),
+            device.claim.clone(),
+            device.pod.clone(),
+            device.container.clone(),
+            or_nothing(&device.cdi.join(",")),
+        ]
+    };
+    let rows: Vec<_> = devices.iter().map(row).collect();
+    let headings = [
+        "DYNAMIC RESOURCE",
+        "CLAIM",
+        "POD",
+        "CONTAINER",
+        "CDI DEVICES",
+    ];
+    format!("\n{}", table(headings, &rows))
 }
 
 /// Vendors' device plugins, and why a plugin could not register.

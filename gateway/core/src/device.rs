@@ -146,6 +146,26 @@ pub struct Reservation {
     pub cdi: Vec<String>,
 }
 
+/// A device that a container of an orchestrator has by dynamic resource allocation (DRA), which its driver prepares and
+/// no ledger counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DynamicDevice {
+    /// The pod, `NAMESPACE/NAME`.
+    pub pod: String,
+    /// The container.
+    pub container: String,
+    /// The resource claim, `NAMESPACE/NAME`.
+    pub claim: String,
+    /// The driver.
+    pub driver: String,
+    /// The pool of the driver.
+    pub pool: String,
+    /// The name of the device in the pool.
+    pub device: String,
+    /// What the container gets of it, by CDI names.
+    pub cdi: Vec<String>,
+}
+
 /// The units of an attribute.
 const UNITS: [&str; 20] = [
     "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "kB", "KB", "MB", "GB", "TB", "PB", "EB", "MHz",

@@ -77,6 +77,7 @@ pub fn messages(data: &[u8]) {
         }
     }
     if let Ok(list) = v1::ListPodResourcesResponse::decode(data) {
+        drop(pod_resources::dynamic(&list));
         let listed = pod_resources::slots(list, &[RESOURCE.to_owned()].into());
         assert!(
             listed

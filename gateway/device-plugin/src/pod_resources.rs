@@ -1,10 +1,11 @@
 //! Polls the kubelet's pod resources API, where its socket exists: a lease whose slots no pod has, and for
-//! which no container was created, is ended.
+//! which no container was created, is ended; and what pods have by dynamic resource allocation is shown to operators.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use switchyard_core::device::DynamicDevice;
 use switchyard_core::gateway::Scope;
 use switchyard_core::id::{LeaseToken, SlotId};
 use switchyard_core::spec::CpuSet;
@@ -30,6 +31,13 @@ const MESSAGE_MAX: usize = 16 << 20;
 /// image takes that long.
 const LONG_UNUSED_LISTS: u32 = 60;
 
+/// The most devices of dynamic resource allocation that are kept of a list.
+const DYNAMIC_MAX: usize = 4096;
+
+/// The most CDI names of such a device, and the most characters of a name, that are kept.
+const CDI_MAX: usize = 32;
+const NAME_CHARS_MAX: usize = 256;
+
 /// In how many consecutive lists of the kubelet each lease without a container has appeared.
 #[derive(Debug, Default)]
 struct UnusedLeases {
@@ -52,12 +60,19 @@ pub(crate) async fn follow(
     loop {
         rounds.tick().await;
         if !socket.exists() {
+            scope.devices().set_dynamic(Vec::new());
             continue;
         }
         match timeout(LIMIT, list(&socket)).await {
             Ok(Ok(list)) => {
                 warned = false;
-                let listed = slots(list, &resources.borrow());
+                scope.devices().set_dynamic(dynamic(&list));
+                let offered = resources.borrow().clone();
+                if offered.is_empty() {
+                    // What was offered before a restart of the daemon is not known yet.
+                    continue;
+                }
+                let listed = slots(list, &offered);
                 scope.devices().reconcile_listed(&listed).await;
                 if unused.after(scope.devices().unused(&listed)) {
                     tracing::warn!(
@@ -136,6 +151,33 @@ fn cpus(list: v1::ListPodResourcesResponse) -> CpuSet {
         .collect()
 }
 
+/// The devices that a list names by claims of dynamic resource allocation. Their names are cut: they are shown alone.
+pub(crate) fn dynamic(list: &v1::ListPodResourcesResponse) -> Vec<DynamicDevice> {
+    let name = |text: &str| -> String { text.chars().take(NAME_CHARS_MAX).collect() };
+    let within = |namespace: &str, of: &str| format!("{}/{}", name(namespace), name(of));
+    let mut devices = Vec::new();
+    for pod in &list.pod_resources {
+        for container in &pod.containers {
+            for claim in &container.dynamic_resources {
+                let left = DYNAMIC_MAX - devices.len();
+                devices.extend(claim.claim_resources.iter().take(left).map(|resource| {
+                    let cdi = resource.cdi_devices.iter().take(CDI_MAX);
+                    DynamicDevice {
+                        pod: within(&pod.namespace, &pod.name),
+                        container: name(&container.name),
+                        claim: within(&claim.claim_namespace, &claim.claim_name),
+                        driver: name(&resource.driver_name),
+                        pool: name(&resource.pool_name),
+                        device: name(&resource.device_name),
+                        cdi: cdi.map(|device| name(&device.name)).collect(),
+                    }
+                }));
+            }
+        }
+    }
+    devices
+}
+
 /// The slots of these resources that a list names.
 pub(crate) fn slots(
     list: v1::ListPodResourcesResponse,
@@ -189,6 +231,71 @@ mod tests {
             ],
         };
         assert_eq!(cpus(list).to_string(), "2-5");
+    }
+
+    #[test]
+    fn devices_of_claims_are_listed_within_bounds() {
+        let resource = |device: &str, cdi: &[&str]| v1::ClaimResource {
+            cdi_devices: cdi
+                .iter()
+                .map(|name| v1::CdiDevice {
+                    name: (*name).to_owned(),
+                })
+                .collect(),
+            driver_name: "gpu.acme.com".to_owned(),
+            pool_name: "node1".to_owned(),
+            device_name: device.to_owned(),
+        };
+        let list = |claim_resources| v1::ListPodResourcesResponse {
+            pod_resources: vec![v1::PodResources {
+                name: "web".to_owned(),
+                namespace: "shop".to_owned(),
+                containers: vec![
+                    v1::ContainerResources::default(),
+                    v1::ContainerResources {
+                        name: "app".to_owned(),
+                        dynamic_resources: vec![v1::DynamicResource {
+                            claim_name: "gpus".to_owned(),
+                            claim_namespace: "shop".to_owned(),
+                            claim_resources,
+                        }],
+                        ..Default::default()
+                    },
+                ],
+                ..Default::default()
+            }],
+        };
+        let device = |device: &str, cdi: &[&str]| DynamicDevice {
+            pod: "shop/web".to_owned(),
+            container: "app".to_owned(),
+            claim: "shop/gpus".to_owned(),
+            driver: "gpu.acme.com".to_owned(),
+            pool: "node1".to_owned(),
+            device: device.to_owned(),
+            cdi: cdi.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        let long = "\u{e4}".repeat(100_000);
+        let cut = "\u{e4}".repeat(NAME_CHARS_MAX);
+        let many = vec!["acme.com/gpu=0"; CDI_MAX + 1];
+        for (given, expected) in [
+            (vec![], vec![]),
+            (
+                vec![resource("gpu-0", &["acme.com/claim=1", "acme.com/claim=2"])],
+                vec![device("gpu-0", &["acme.com/claim=1", "acme.com/claim=2"])],
+            ),
+            (vec![resource("gpu-0", &[])], vec![device("gpu-0", &[])]),
+            (vec![resource(&long, &[&long])], vec![device(&cut, &[&cut])]),
+            (
+                vec![resource("gpu-0", &many)],
+                vec![device("gpu-0", &many[1..])],
+            ),
+            (
+                vec![resource("gpu-0", &[]); DYNAMIC_MAX + 1],
+                vec![device("gpu-0", &[]); DYNAMIC_MAX],
+            ),
+        ] {
+            assert!(dynamic(&list(given)) == expected, "{:?}", expected.first());
+        }
     }
 
     #[test]

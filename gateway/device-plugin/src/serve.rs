@@ -157,6 +157,13 @@ impl OfferedResources {
         // is healthy would give it out twice; a list in which all devices are unhealthy would make a starting
         // kubelet reject its pods.
         self.scope.recovered().await;
+        // Also without a resource of ours: pods may have devices by dynamic resource allocation.
+        self.tasks.spawn(pod_resources::follow(
+            self.shared.config.pod_resources_socket.clone(),
+            self.names.subscribe(),
+            self.scope.clone(),
+            self.shared.listing_each,
+        ));
         let mut devices = self.scope.devices().subscribe();
         loop {
             let seen = devices.borrow_and_update().clone();
@@ -250,7 +257,7 @@ impl OfferedResources {
             enabled: _,
             directory,
             plugin_watcher_directory,
-            pod_resources_socket,
+            pod_resources_socket: _,
         } = self.shared.config.clone();
         endpoint::remove_stale(plugin_watcher_directory.as_ref().unwrap_or(&directory)).await;
         let (sender, kubelets) = watch::channel(None);
@@ -268,12 +275,6 @@ impl OfferedResources {
             self.tasks
                 .spawn(directory::follow(directory, sender, urgent));
         }
-        self.tasks.spawn(pod_resources::follow(
-            pod_resources_socket,
-            self.names.subscribe(),
-            self.scope.clone(),
-            self.shared.listing_each,
-        ));
         self.kubelets = Some(kubelets.clone());
         kubelets
     }

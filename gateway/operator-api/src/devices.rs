@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
-use switchyard_core::device::Health;
+use switchyard_core::device::{DynamicDevice, Health};
 use switchyard_core::gateway::LedgerReport;
 use switchyard_core::id::{Owner, SandboxId};
 use switchyard_core::ledger::{Compute, GroupReport, PortHolder, SlotHolder, SlotReport};
@@ -28,6 +28,28 @@ pub struct DevicesView {
     pub host: Option<HostView>,
     /// Numbers of requests that were refused since the daemon started.
     pub refusals: Vec<RefusalView>,
+    /// The devices that pods have by dynamic resource allocation (DRA), as the kubelet lists them.
+    #[serde(default)]
+    pub dynamic: Vec<DynamicView>,
+}
+
+/// A device that a container of a pod has by dynamic resource allocation. No ledger counts it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DynamicView {
+    /// The pod, `NAMESPACE/NAME`.
+    pub pod: String,
+    /// The container.
+    pub container: String,
+    /// The resource claim, `NAMESPACE/NAME`.
+    pub claim: String,
+    /// The driver.
+    pub driver: String,
+    /// The pool of the driver.
+    pub pool: String,
+    /// The name of the device in the pool.
+    pub device: String,
+    /// What the container gets of it, by CDI names.
+    pub cdi: Vec<String>,
 }
 
 /// A group of devices of the same kind.
@@ -217,7 +239,15 @@ impl DevicesView {
             compute: ComputeView::of(&report.compute),
             host,
             refusals: refusals.collect(),
+            dynamic: Vec::new(),
         }
+    }
+
+    /// Adds the devices that pods have by dynamic resource allocation.
+    #[must_use]
+    pub fn with_dynamic(mut self, devices: &[DynamicDevice]) -> Self {
+        self.dynamic = devices.iter().cloned().map(Into::into).collect();
+        self
     }
 
     /// Adds what people call the sandboxes; `name` gives it by the id of a sandbox.
@@ -257,7 +287,33 @@ impl DevicesView {
         self.refusals.retain(|refusal| refusal.owner == owner);
         // Vendors' plugins serve all owners.
         self.host = None;
+        if owner != Owner::Kubernetes.as_str() {
+            self.dynamic.clear();
+        }
         self
+    }
+}
+
+impl From<DynamicDevice> for DynamicView {
+    fn from(device: DynamicDevice) -> Self {
+        let DynamicDevice {
+            pod,
+            container,
+            claim,
+            driver,
+            pool,
+            device,
+            cdi,
+        } = device;
+        Self {
+            pod,
+            container,
+            claim,
+            driver,
+            pool,
+            device,
+            cdi,
+        }
     }
 }
 

@@ -46,8 +46,8 @@ pub use config::{
 pub use containers::{ContainersView, SandboxTrafficView, TaskUsageView};
 pub use debug::{AsyncTasksView, DebugView, LockView};
 pub use devices::{
-    AmountView, ComputeView, DevicesView, ExclusiveView, GroupView, HeldView, HolderView, PortView,
-    RefusalView, ReservedView, SlotView,
+    AmountView, ComputeView, DevicesView, DynamicView, ExclusiveView, GroupView, HeldView,
+    HolderView, PortView, RefusalView, ReservedView, SlotView,
 };
 pub use events::{EventPage, EventView, ExitView, HistoryPage, NODE_OWNER};
 pub use images::{ImageLeaseView, ImageUserView, ImageView};

@@ -283,10 +283,9 @@ impl Node {
     /// Devices and host ports, with their holders.
     #[must_use]
     pub fn devices(&self) -> DevicesView {
-        DevicesView::of(
-            &self.gateway().claims().report(),
-            self.sources.plugins.view(),
-        )
+        let report = self.gateway().claims().report();
+        DevicesView::of(&report, self.sources.plugins.view())
+            .with_dynamic(&self.gateway().devices().dynamic())
     }
 
     /// The display name of the sandbox with this id; `None` if there is none.

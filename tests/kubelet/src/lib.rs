@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use switchyard_proto::kubelet::device_plugin::v1beta1::registration_server::RegistrationServer;
+use switchyard_proto::kubelet::pod_resources::v1::DynamicResource;
 use switchyard_proto::kubelet::pod_resources::v1::pod_resources_lister_server::PodResourcesListerServer;
 use tokio::net::UnixListener;
 use tokio::sync::Notify;
@@ -58,6 +59,8 @@ pub struct Options {
     pub hangs: bool,
     /// The processors that its CPU manager has assigned exclusively.
     pub exclusive_cpus: Vec<i64>,
+    /// The claims of dynamic resource allocation that a container of one of its pods refers to.
+    pub dynamic_resources: Vec<DynamicResource>,
 }
 
 /// A running kubelet. Dropping it stops it; its sockets stay.
@@ -72,6 +75,7 @@ struct KubeletInner {
     directory: PathBuf,
     hangs: bool,
     exclusive_cpus: Vec<i64>,
+    dynamic_resources: Vec<DynamicResource>,
     began: Instant,
     state: Mutex<ManagerState>,
     /// Notified when the state has changed.
@@ -96,6 +100,7 @@ impl Kubelet {
             plugins_registry,
             hangs,
             exclusive_cpus,
+            dynamic_resources,
         } = options;
         fs::create_dir_all(directory).expect("the directory can be made");
         remove_sockets(directory);
@@ -104,6 +109,7 @@ impl Kubelet {
             directory: directory.to_owned(),
             hangs,
             exclusive_cpus,
+            dynamic_resources,
             began: Instant::now(),
             state: Mutex::new(ManagerState::restored(checkpoint)),
             changed: Notify::new(),

@@ -21,6 +21,7 @@ impl PodResourcesLister for KubeletInner {
         });
         let pinned = v1::ContainerResources {
             cpu_ids: self.exclusive_cpus.clone(),
+            dynamic_resources: self.dynamic_resources.clone(),
             ..Default::default()
         };
         let pinned = v1::PodResources {
@@ -59,5 +60,6 @@ fn container((name, held): (String, Vec<AllocatedDevices>)) -> v1::ContainerReso
             })
             .collect(),
         cpu_ids: Vec::new(),
+        dynamic_resources: Vec::new(),
     }
 }

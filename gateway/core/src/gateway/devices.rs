@@ -3,9 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use tokio::sync::watch;
+
 use super::claims::Claims;
 use super::context::Context;
-use crate::device::{DeviceProvider, Inventories, Reservation};
+use crate::device::{DeviceProvider, DynamicDevice, Inventories, Reservation};
 use crate::error::{Error, Result};
 use crate::id::{LeaseToken, Owner, SandboxId, SlotId};
 use crate::keyed_lock::{KeyedLock, LockInUse};
@@ -48,6 +50,8 @@ pub struct DeviceLeases {
     lease_locks: KeyedLock<Owner>,
     views: DeviceViews,
     provider: CachedProvider,
+    /// What an orchestrator's containers have beside the ledger.
+    dynamic: watch::Sender<Arc<[DynamicDevice]>>,
 }
 
 impl fmt::Debug for DeviceLeases {
@@ -74,7 +78,14 @@ impl DeviceLeases {
             lease_locks: KeyedLock::default(),
             views: DeviceViews::default(),
             provider: CachedProvider::default(),
+            dynamic: watch::Sender::new(Arc::default()),
         }
+    }
+
+    /// The devices that an orchestrator's containers have by dynamic resource allocation, as it has reported them last.
+    #[must_use]
+    pub fn dynamic(&self) -> Arc<[DynamicDevice]> {
+        Arc::clone(&self.dynamic.borrow())
     }
 
     /// The owners whose requests for leases are served at this moment.

@@ -8,6 +8,7 @@ use switchyard_core::ledger::LeaseState;
 use switchyard_core::spec::LeaseClaim;
 use switchyard_fake::BUSYBOX;
 use switchyard_kubelet::{Kubelet, Options, RunOptions};
+use switchyard_proto::kubelet::pod_resources::v1::{ClaimResource, DynamicResource};
 
 use crate::node::{PluginFixture, TPU, group, inventory, registered};
 
@@ -159,6 +160,47 @@ async fn what_no_pod_has_by_the_kubelets_list_is_free_again() {
     });
     gone.await.expect("the orphan's lease ends");
     assert!(holds(kept));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_pods_have_by_claims_is_known_also_on_a_node_without_devices_of_ours() {
+    let node = PluginFixture::with(inventory([])).await;
+    let socket = node.path("pod-resources/kubelet.sock");
+    let claim = DynamicResource {
+        claim_name: "gpus".to_owned(),
+        claim_namespace: "shop".to_owned(),
+        claim_resources: ["gpu-0", "gpu-1"]
+            .map(|device| ClaimResource {
+                cdi_devices: Vec::new(),
+                driver_name: "gpu.acme.com".to_owned(),
+                pool_name: "node1".to_owned(),
+                device_name: device.to_owned(),
+            })
+            .to_vec(),
+    };
+    let options = Options {
+        pod_resources_socket: Some(socket.clone()),
+        dynamic_resources: vec![claim],
+        ..Options::default()
+    };
+    let _kubelet = Kubelet::start(node.directory(), options);
+    let known = async |count| {
+        let reached = tokio::time::timeout(Duration::from_secs(20), async {
+            while node.gateway.devices().dynamic().len() != count {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        reached.await.expect("the list is read");
+    };
+    known(2).await;
+    let devices = node.gateway.devices().dynamic();
+    assert_eq!(
+        (devices[1].claim.as_str(), devices[1].device.as_str()),
+        ("shop/gpus", "gpu-1")
+    );
+    // Without a kubelet nothing is known.
+    std::fs::remove_file(socket).unwrap();
+    known(0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -114,6 +114,8 @@ impl LedgerTables {
             compute,
             host,
             refusals,
+            // The command line shows them.
+            dynamic: _,
         } = devices;
         let plugins = host.iter().flat_map(|host| &host.plugins);
         Self {

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::resource_use::resources_in_use;
 use super::{DeviceLeases, Leased, ResourceUse};
-use crate::device::{Inventories, Reservation};
+use crate::device::{DynamicDevice, Inventories, Reservation};
 use crate::error::{Error, Result};
 use crate::gateway::access::OwnerAccess;
 use crate::id::{LeaseToken, SlotId};
@@ -129,6 +129,18 @@ impl<'s> ScopedDevices<'s> {
             self.devices.views.mark_changed();
             self.devices.remove_stored(&ended).await;
         }
+    }
+
+    /// Reports the devices that the orchestrator's containers have by dynamic resource allocation, for operators. No
+    /// ledger counts them.
+    pub fn set_dynamic(self, devices: Vec<DynamicDevice>) {
+        self.devices.dynamic.send_if_modified(|known| {
+            let is_new = **known != devices[..];
+            if is_new {
+                *known = devices.into();
+            }
+            is_new
+        });
     }
 
     /// Reports that the start for which these leases were requested has failed. Those that no sandbox uses
