@@ -62,7 +62,7 @@ fn unhealthy(facts: &Facts) -> Option<Finding> {
 fn refused(facts: &Facts) -> Vec<Finding> {
     let listing = cdi::list(
         &facts.config.devices.cdi_spec_dirs,
-        &SpecFiles(facts.view.as_ref()),
+        &SpecFiles(&*facts.view),
     );
     let faults: Vec<String> = listing
         .devices()

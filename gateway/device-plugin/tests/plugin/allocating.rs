@@ -184,7 +184,7 @@ async fn what_pods_have_by_claims_is_known_also_on_a_node_without_devices_of_our
         ..Options::default()
     };
     let _kubelet = Kubelet::start(node.directory(), options);
-    let known = async |count| {
+    let known = async |count: usize| {
         let reached = tokio::time::timeout(Duration::from_secs(20), async {
             while node.gateway.devices().dynamic().len() != count {
                 tokio::time::sleep(Duration::from_millis(20)).await;
