@@ -9,6 +9,7 @@ use switchyard_core::id::{Owner, SandboxId};
 use switchyard_core::ledger::{Compute, GroupReport, PortHolder, SlotHolder, SlotReport};
 use switchyard_core::spec::Reserved;
 
+use crate::dynamic::DynamicView;
 use crate::plugins::HostView;
 
 /// Devices and host ports, with their holders.
@@ -29,27 +30,8 @@ pub struct DevicesView {
     /// Numbers of requests that were refused since the daemon started.
     pub refusals: Vec<RefusalView>,
     /// The devices that pods have by dynamic resource allocation (DRA), as the kubelet lists them.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dynamic: Vec<DynamicView>,
-}
-
-/// A device that a container of a pod has by dynamic resource allocation. No ledger counts it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DynamicView {
-    /// The pod, `NAMESPACE/NAME`.
-    pub pod: String,
-    /// The container.
-    pub container: String,
-    /// The resource claim, `NAMESPACE/NAME`.
-    pub claim: String,
-    /// The driver.
-    pub driver: String,
-    /// The pool of the driver.
-    pub pool: String,
-    /// The name of the device in the pool.
-    pub device: String,
-    /// What the container gets of it, by CDI names.
-    pub cdi: Vec<String>,
 }
 
 /// A group of devices of the same kind.
@@ -291,29 +273,6 @@ impl DevicesView {
             self.dynamic.clear();
         }
         self
-    }
-}
-
-impl From<DynamicDevice> for DynamicView {
-    fn from(device: DynamicDevice) -> Self {
-        let DynamicDevice {
-            pod,
-            container,
-            claim,
-            driver,
-            pool,
-            device,
-            cdi,
-        } = device;
-        Self {
-            pod,
-            container,
-            claim,
-            driver,
-            pool,
-            device,
-            cdi,
-        }
     }
 }
 

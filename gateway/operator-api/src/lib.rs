@@ -24,6 +24,7 @@ mod config;
 mod containers;
 mod debug;
 mod devices;
+mod dynamic;
 mod events;
 mod images;
 mod inspection;
@@ -46,9 +47,10 @@ pub use config::{
 pub use containers::{ContainersView, SandboxTrafficView, TaskUsageView};
 pub use debug::{AsyncTasksView, DebugView, LockView};
 pub use devices::{
-    AmountView, ComputeView, DevicesView, DynamicView, ExclusiveView, GroupView, HeldView,
-    HolderView, PortView, RefusalView, ReservedView, SlotView,
+    AmountView, ComputeView, DevicesView, ExclusiveView, GroupView, HeldView, HolderView, PortView,
+    RefusalView, ReservedView, SlotView,
 };
+pub use dynamic::DynamicView;
 pub use events::{EventPage, EventView, ExitView, HistoryPage, NODE_OWNER};
 pub use images::{ImageLeaseView, ImageUserView, ImageView};
 pub use inspection::{
