@@ -44,35 +44,3 @@ impl From<DynamicDevice> for DynamicView {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use switchyard_core::id::Owner;
-
-    use super::*;
-    use crate::DevicesView;
-
-    #[test]
-    fn devices_of_claims_are_those_of_kubernetes() {
-        let device = DynamicDevice {
-            pod: "shop/web".to_owned(),
-            container: "app".to_owned(),
-            claim: "shop/gpus".to_owned(),
-            driver: "gpu.acme.com".to_owned(),
-            pool: "node1".to_owned(),
-            device: "gpu-0".to_owned(),
-            cdi: vec!["gpu.acme.com/claim=1".to_owned()],
-        };
-        let view = DevicesView::default().with_dynamic(&[device]);
-        let text = serde_json::to_string(&view).unwrap();
-        assert_eq!(serde_json::from_str::<DevicesView>(&text).unwrap(), view);
-        for owner in Owner::ALL {
-            let shown = view.clone().of_owner(owner).dynamic;
-            assert_eq!(
-                shown.len(),
-                usize::from(owner == Owner::Kubernetes),
-                "{owner}"
-            );
-        }
-    }
-}

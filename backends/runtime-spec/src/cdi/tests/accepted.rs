@@ -173,7 +173,9 @@ fn applied(
         oom_score_adj: None,
         selinux_label: None,
     };
-    let (mut mounts, mut linux, mut hooks) = (Vec::new(), oci::Linux::default(), oci::Hooks::new());
+    let mut mounts = Vec::new();
+    let mut linux = oci::Linux::default();
+    let mut hooks = oci::Hooks::new();
     let target = Target {
         stage: stage.map(Path::new),
         process: &mut process,
