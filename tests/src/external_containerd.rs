@@ -31,13 +31,23 @@ impl ExternalContainerd {
     /// When it is not installed, or does not listen within half a minute.
     #[must_use]
     pub fn start(root: &PrivateRoot, socket: &Path) -> Self {
+        Self::start_with(root, socket, "")
+    }
+
+    /// Starts containerd on this socket, with more configuration.
+    ///
+    /// # Panics
+    /// As [`ExternalContainerd::start`].
+    #[must_use]
+    pub fn start_with(root: &PrivateRoot, socket: &Path, extra_toml: &str) -> Self {
         let state = root.state().join("containerd");
         let run = root.run().join("containerd");
         fs::create_dir_all(&state).expect("the scratch directory can be written");
         fs::create_dir_all(&run).expect("the scratch directory can be written");
         let text = format!(
             "version = 2\nroot = {:?}\nstate = {:?}\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = {socket:?}\n\
-             [plugins.\"io.containerd.internal.v1.restart\"]\ninterval = \"1s\"\n",
+             [plugins.\"io.containerd.internal.v1.restart\"]\ninterval = \"1s\"\n\
+             {extra_toml}",
             state.join("root"),
             run.join("state"),
         );

@@ -34,6 +34,7 @@ pub mod prereq;
 pub mod prometheus;
 pub mod registry;
 pub mod registry_proxy;
+pub mod remote_snapshotter;
 pub mod root;
 pub mod scraped_node;
 pub mod scratch;

@@ -46,6 +46,7 @@ mod progress;
 mod pull;
 pub(crate) mod reader;
 pub(crate) mod record_lock;
+mod remote_layers;
 mod removal;
 mod runnable_cache;
 mod shared_futures;
@@ -64,6 +65,7 @@ use infos::{InfoCache, KnownContents, RecordContent};
 use layer_pipeline::{LayerPipeline, LayerSource, UnpackPlan};
 use lost_layers::ChainState;
 use pull::Pulls;
+use remote_layers::RemoteImage;
 use runnable_cache::{FoundRunnable, RunnableKey};
 use shared_types::from_registry;
 pub(crate) use shared_types::rfc3339;
@@ -259,7 +261,9 @@ impl ContainerdImageStore {
         let info = &found.runnable.info;
         let chain = index::chain_ids(&info.config.rootfs.diff_ids);
         if self.layer_sync.chain_state(snapshotter, &chain).await? != ChainState::Whole {
-            self.unpack_local(info, snapshotter).await?;
+            let remote = load::remote_image(snapshotter, &found.runnable.name, &info.manifest);
+            self.unpack_local(info, snapshotter, remote.as_ref())
+                .await?;
         }
         self.runnable_cache.insert(key, &found);
         Ok(found.runnable)
@@ -339,19 +343,29 @@ impl ContainerdImageStore {
 
     /// Unpacks an image whose content is in the content store already: imported, or pulled for another
     /// snapshotter. Starts again if a snapshot that it builds on was garbage-collected meanwhile.
-    async fn unpack_local(&self, info: &ImageInfo, snapshotter: &str) -> Result<()> {
+    async fn unpack_local(
+        &self,
+        info: &ImageInfo,
+        snapshotter: &str,
+        remote: Option<&RemoteImage>,
+    ) -> Result<()> {
         for _ in 1..pull::ATTEMPTS {
-            match self.unpack_leased(info, snapshotter).await {
+            match self.unpack_leased(info, snapshotter, remote).await {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     tracing::info!(image = %info.id, error = error.report(), "a snapshot was removed while an image was unpacked: unpacking again");
                 }
                 other => return other,
             }
         }
-        self.unpack_leased(info, snapshotter).await
+        self.unpack_leased(info, snapshotter, remote).await
     }
 
-    async fn unpack_leased(&self, info: &ImageInfo, snapshotter: &str) -> Result<()> {
+    async fn unpack_leased(
+        &self,
+        info: &ImageInfo,
+        snapshotter: &str,
+        remote: Option<&RemoteImage>,
+    ) -> Result<()> {
         let lease = self.leases.create("unpack").await?;
         reach(CrashPoint::UnpackLeased);
         let client = lease.client()?;
@@ -370,6 +384,7 @@ impl ContainerdImageStore {
             layers: info.layers.clone(),
             diff_ids: info.config.rootfs.diff_ids.clone(),
             rebase: self.containerd_features.supports_rebase(snapshotter),
+            remote: remote.cloned(),
             source: [0; 32],
             layer_sync: self.layer_sync.clone(),
         };

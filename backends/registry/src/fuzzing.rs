@@ -6,7 +6,7 @@ use switchyard_core::image::ImageReference;
 
 use crate::auth::AuthChallenge;
 use crate::hosts::file;
-use crate::{ImageConfig, Limits, Manifest, total_bytes};
+use crate::{ImageConfig, Limits, Manifest, SNAPSHOT_ANNOTATION, total_bytes};
 
 /// A manifest or an index: what is accepted is of one kind, and errors are bounded.
 ///
@@ -33,6 +33,9 @@ pub fn manifest(data: &[u8]) {
             }
             for entry in entries {
                 assert_eq!(entry.digest.to_string().parse(), Ok(entry.digest.clone()));
+                let mut keys = entry.annotations.keys();
+                assert!(keys.len() <= 32, "their number is bounded");
+                assert!(keys.all(|key| key.starts_with(SNAPSHOT_ANNOTATION)));
             }
         }
         Err(error) => check_text(&error),

@@ -53,6 +53,6 @@ pub use hosts::{Capabilities, Host};
 pub use limits::{Limits, total_bytes};
 pub use manifest::{
     Compression, Descriptor, ImageConfig, ImageManifest, Index, Manifest, MediaType, ProcessConfig,
-    RootFs,
+    RootFs, SNAPSHOT_ANNOTATION,
 };
 pub use platform::{Platform, Platforms};

@@ -3,8 +3,11 @@
 //! The structs contain what this gateway uses. Unknown fields are ignored; the received bytes are stored as
 //! they are, and nothing is serialized again.
 
+mod annotations;
+
 use std::collections::BTreeMap;
 
+pub use annotations::SNAPSHOT_ANNOTATION;
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 
@@ -69,6 +72,9 @@ pub struct Descriptor {
     /// The platform of a manifest in an index. None is allowed there.
     #[serde(default)]
     pub platform: Option<Platform>,
+    /// Its annotations whose keys begin with [`SNAPSHOT_ANNOTATION`]. The image's author chose them.
+    #[serde(default, deserialize_with = "annotations::of_snapshots")]
+    pub annotations: BTreeMap<String, String>,
 }
 
 /// A list of manifests, usually one per platform.
@@ -225,6 +231,7 @@ impl Descriptor {
             digest,
             size,
             platform: None,
+            annotations: BTreeMap::new(),
         }
     }
 

@@ -19,6 +19,8 @@ pub(crate) struct ImageInfo {
     pub(crate) layers: Vec<Descriptor>,
     pub(crate) config: ImageConfig,
     pub(crate) config_digest: Digest,
+    /// The digest of the manifest.
+    pub(crate) manifest: Digest,
     /// Size of the configuration in bytes.
     pub(crate) config_bytes: u64,
     /// Size of the manifest in bytes.

@@ -330,6 +330,7 @@ async fn read_content(client: &Client, target: &Digest) -> Result<RecordContent>
                     id: ImageId::new(image.config.digest.to_string()),
                     config: parsed,
                     config_digest: image.config.digest,
+                    manifest: digest,
                     config_bytes: u64::try_from(config.len()).unwrap_or(u64::MAX),
                     manifest_bytes,
                     size_bytes: total_bytes(&image.layers)

@@ -7,6 +7,8 @@
 //!  snapshot 0 ◄ snapshot 1 ◄ snapshot 2 …       each waits for the one below, shared by chain id
 //! ```
 //!
+//! A remote snapshotter is asked first which layers it provides ([`provided`]).
+//!
 //! A pull may build on work of another pull. So each result comes with the lease that protects it, and a pull
 //! keeps that lease as long as it builds on the result. If the work fails, or its pull is given up, each pull
 //! that has joined it does the work again itself: with its own credentials, from its own registry. Joining
@@ -28,15 +30,20 @@ use switchyard_registry::{Descriptor, Digest, Pull};
 use tokio::sync::{Semaphore, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::blob::{self, BlobRepairs, LayerCheck};
+use super::blob::BlobRepairs;
 use super::content::{self, Labels, add_labels};
+use super::content_disk::ContentDisk;
 use super::index::chain_ids;
 use super::layer_sync::{LayerSync, UnpackedSnapshots};
 use super::lease::Lease;
 use super::progress::ByteCounters;
+use super::remote_layers::RemoteImage;
 use super::shared_futures::SharedFutures;
 use super::unpack::{ActiveSnapshot, UnpackTarget, exists};
 use crate::client::Client;
+
+mod provided;
+mod repair;
 
 /// Maximum number of layers of one image that are unpacked concurrently, if the snapshotter can rebase
 /// detached layers.
@@ -102,6 +109,8 @@ pub(crate) struct UnpackPlan {
     pub(crate) diff_ids: Vec<Digest>,
     /// True if the snapshotter can commit a detached layer on top of a parent.
     pub(crate) rebase: bool,
+    /// What the snapshotter needs to provide layers itself; `None` if it cannot.
+    pub(crate) remote: Option<RemoteImage>,
     pub(crate) source: Source,
     /// Syncs the snapshots to disk.
     pub(crate) layer_sync: LayerSync,
@@ -112,6 +121,8 @@ pub(crate) struct Downloads {
     pub(crate) pull: Pull,
     pub(crate) at_once: usize,
     pub(crate) labels: Labels,
+    /// Its free space is checked for the layers that a remote snapshotter does not provide; `None` for no check.
+    pub(crate) content_disk: Option<Arc<ContentDisk>>,
 }
 
 /// The source of the content of layers.
@@ -143,6 +154,8 @@ pub(crate) struct LayerPipeline {
     /// The result of each layer's download.
     downloaded: Vec<DownloadResult>,
     download_notifiers: Mutex<Vec<DownloadNotifier>>,
+    /// The first layer that the remote snapshotter does not provide, prepared to be unpacked.
+    prepared: Mutex<Option<(usize, ActiveSnapshot)>>,
     unpacking: Semaphore,
     unpacked: Arc<UnpackedSnapshots>,
 }
@@ -180,6 +193,7 @@ impl LayerPipeline {
             joined_leases: Mutex::default(),
             downloaded,
             download_notifiers: Mutex::new(download_notifiers),
+            prepared: Mutex::default(),
             unpacking: Semaphore::new(UNPACK_AT_ONCE),
         }))
     }
@@ -202,7 +216,13 @@ impl LayerPipeline {
                 None => Ok(()),
             }
         };
-        try_join(self.download_all(), top).await.map(drop)
+        let work = async {
+            self.provide_layers().await?;
+            try_join(self.download_all(), top).await.map(drop)
+        };
+        let done = work.await;
+        self.discard_prepared().await;
+        done
     }
 
     /// Releases the leases. To be called once an image record protects the image.
@@ -232,7 +252,9 @@ impl LayerPipeline {
             .map(Ok)
             .try_for_each_concurrent(at_once, async |(number, notifier)| {
                 let result = match &self.source {
-                    LayerSource::Registry(downloads) => self.download(number, downloads).await,
+                    LayerSource::Registry(downloads) => {
+                        self.download_unless_provided(number, downloads).await
+                    }
                     LayerSource::Archive { .. } => self.repair_known_damage(number).await,
                     // There is nothing to replace it by, and its snapshot may exist.
                     LayerSource::Stored => Ok(()),
@@ -274,15 +296,6 @@ impl LayerPipeline {
         self.repair_known_damage(number).await
     }
 
-    /// Replaces the layer `number` if it was found to be damaged before, also if nothing has to be unpacked.
-    async fn repair_known_damage(&self, number: usize) -> Result<()> {
-        let repairs = &self.inflight.repairs;
-        if repairs.has_damaged(std::slice::from_ref(&self.plan.layers[number])) {
-            self.repair(number, repairs.replaced()).await?;
-        }
-        Ok(())
-    }
-
     /// Writes the layer `number` into the content store from where it comes.
     async fn fetch(&self, number: usize, labels: Labels) -> Result<()> {
         let layer = &self.plan.layers[number];
@@ -295,39 +308,6 @@ impl LayerPipeline {
                 content::write_from_file(&self.client, file, offsets[number], layer, labels).await
             }
             LayerSource::Stored => Ok(()),
-        }
-    }
-
-    /// Replaces the layer `number` if it is damaged. Returns whether it was, also by another pull since `seen`.
-    async fn repair(&self, number: usize, seen: u64) -> Result<bool> {
-        let repairs = &self.inflight.repairs;
-        let digest = &self.plan.layers[number].digest;
-        match repairs.check_layer(&self.client, digest, seen).await? {
-            LayerCheck::Intact { replaced } => Ok(replaced),
-            LayerCheck::Damaged { turn: _turn, fault } => {
-                if matches!(self.source, LayerSource::Stored) {
-                    return Err(repairs.mark_damaged(digest, fault));
-                }
-                tracing::warn!(%digest, error = fault.report(), "a layer is damaged in containerd's content store: replacing it");
-                let labels =
-                    blob::drop_blob(&self.client, &self.lease, digest, Labels::new()).await?;
-                self.fetch(number, labels).await?;
-                repairs.mark_replaced(digest);
-                Ok(true)
-            }
-        }
-    }
-
-    /// Decides whether an unpacking of the layer `number` that has failed is to be tried once more: if the
-    /// layer was damaged and has been replaced.
-    ///
-    /// # Errors
-    /// The error of the unpacking if it was not, or that of the replacement.
-    async fn repair_after(&self, error: Error, number: usize, seen: u64) -> Result<()> {
-        if blob::may_be_damage(&error) && self.repair(number, seen).await? {
-            Ok(())
-        } else {
-            Err(error)
         }
     }
 
@@ -365,18 +345,29 @@ impl LayerPipeline {
         .boxed()
     }
 
-    /// Creates the snapshot of the layer `number`, unless it exists.
-    async fn make_snapshot(self: Arc<Self>, number: usize) -> Result<(), LayerFailure> {
-        let target = UnpackTarget {
+    /// The snapshot of the layer `number`.
+    fn target(&self, number: usize) -> UnpackTarget {
+        let remote = self.plan.remote.as_ref();
+        UnpackTarget {
             client: self.client.clone(),
             snapshotter: self.plan.snapshotter.clone(),
             name: self.chain[number].clone(),
             layer: self.plan.layers[number].clone(),
             diff_id: self.plan.diff_ids[number].clone(),
+            labels: remote
+                .map_or_else(Labels::new, |image| image.labels(&self.plan.layers, number)),
             unpacked: Arc::clone(&self.unpacked),
-        };
+        }
+    }
+
+    /// Creates the snapshot of the layer `number`, unless it exists.
+    async fn make_snapshot(self: Arc<Self>, number: usize) -> Result<(), LayerFailure> {
+        let target = self.target(number);
         if exists(&target.client, &target.snapshotter, &target.name).await? {
             return Ok(());
+        }
+        if self.plan.remote.is_some() {
+            return self.make_remote_snapshot(number, &target).await;
         }
         let Some(below) = number.checked_sub(1) else {
             self.wait_downloaded(number).await?;

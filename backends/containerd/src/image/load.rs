@@ -21,6 +21,7 @@ use super::layer_pipeline::{LayerPipeline, LayerSource, UnpackPlan};
 use super::lease::Lease;
 use super::name::Naming;
 use super::platform::check_platform;
+use super::remote_layers::RemoteImage;
 use crate::client::Client;
 
 pub(crate) mod archive;
@@ -131,6 +132,8 @@ impl ContainerdImageStore {
                 .map(|layer| layer.descriptor.clone())
                 .collect(),
             diff_ids,
+            // The image is in no registry.
+            remote: None,
             source: [0; 32],
             layer_sync: self.layer_sync.clone(),
         }
@@ -182,6 +185,19 @@ impl ContainerdImageStore {
         reach(CrashPoint::ManifestWritten);
         Ok(blob)
     }
+}
+
+/// What a remote snapshotter needs to provide the layers of an image with this name and manifest; `None` if it cannot, as
+/// those of an image that was loaded.
+pub(super) fn remote_image(
+    snapshotter: &str,
+    name: &str,
+    manifest: &Digest,
+) -> Option<RemoteImage> {
+    if name.starts_with(LOADED_NAME_PREFIX) {
+        return None;
+    }
+    RemoteImage::of(snapshotter, &name.parse().ok()?, manifest)
 }
 
 fn descriptor(media_type: &str, bytes: &Bytes) -> Descriptor {

@@ -25,6 +25,7 @@ use super::name::Naming;
 use super::platform::check_platform;
 use super::progress::{Progress, RunningPulls};
 use super::record_lock::RecordLock;
+use super::remote_layers::RemoteImage;
 use super::shared_futures::SharedFutures;
 use super::shared_types::from_registry;
 use crate::client::Client;
@@ -158,7 +159,13 @@ impl PullJob {
 
     async fn attempt(&self) -> Result<ImageId> {
         let (pull, target, image) = step("resolve_image", self.resolve()).await?;
-        if let Some(disk) = &self.content_disk {
+        let remote = RemoteImage::of(&self.snapshotter, &self.reference, &image.descriptor.digest);
+        // Which layers a remote snapshotter provides is not known yet.
+        let (before, later) = match (&self.content_disk, &remote) {
+            (Some(disk), None) => (Some(disk), None),
+            (disk, _) => (None, disk.clone()),
+        };
+        if let Some(disk) = before {
             disk.check(&self.client, &image.manifest.layers).await?;
         }
         self.leases.end_expired().await;
@@ -182,6 +189,7 @@ impl PullJob {
             layers: image.manifest.layers.clone(),
             diff_ids: config.rootfs.diff_ids.clone(),
             rebase: self.rebase,
+            remote,
             source: self.source(),
             layer_sync: self.layer_sync.clone(),
         };
@@ -192,6 +200,7 @@ impl PullJob {
             pull,
             at_once: self.downloads,
             labels,
+            content_disk: later,
         };
         let layers = LayerPipeline::new(
             plan,

@@ -13,7 +13,7 @@ use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_proto::containerd::services::snapshots::v1::CommitSnapshotRequest;
 use switchyard_registry::{Descriptor, Digest};
 
-use super::content::add_labels;
+use super::content::{Labels, add_labels};
 use super::detached::DetachedLayer;
 use super::layer_sync::UnpackedSnapshots;
 use super::snapshots::{self, extract_prefix};
@@ -32,6 +32,8 @@ pub(crate) struct UnpackTarget {
     pub(crate) name: String,
     pub(crate) layer: Descriptor,
     pub(crate) diff_id: Digest,
+    /// What a remote snapshotter needs ([`RemoteImage::labels`](super::remote_layers::RemoteImage::labels)); empty for others.
+    pub(crate) labels: Labels,
     pub(crate) unpacked: Arc<UnpackedSnapshots>,
 }
 
@@ -44,9 +46,14 @@ pub(crate) struct ActiveSnapshot {
 impl UnpackTarget {
     /// Unpacks the layer on top of the snapshot `parent`, which exists; empty for the lowest layer.
     pub(crate) async fn unpack_on(&self, parent: &str) -> Result<()> {
-        let Some(extract) = self.prepare(parent).await? else {
-            return Ok(());
-        };
+        match self.prepare(parent).await? {
+            Some(extract) => self.unpack_into(extract).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Unpacks the layer into a snapshot that was prepared for it on top of the layer below.
+    pub(super) async fn unpack_into(&self, extract: ActiveSnapshot) -> Result<()> {
         let mounts = extract.mounts.clone();
         match self.apply(mounts).await {
             Ok(()) => self.commit(extract, "").await,
@@ -89,22 +96,30 @@ impl UnpackTarget {
         self.commit(extract, parent).await
     }
 
-    /// Prepares an active snapshot. `None` if the committed snapshot exists already, as it does with a
-    /// snapshotter that fetches layers by itself.
-    async fn prepare(&self, parent: &str) -> Result<Option<ActiveSnapshot>> {
+    /// Prepares an active snapshot. `None` if the committed snapshot exists already, as it does if a remote
+    /// snapshotter provides the layer.
+    pub(super) async fn prepare(&self, parent: &str) -> Result<Option<ActiveSnapshot>> {
         let key = format!(
             "{} {}",
             snapshots::new_key(&self.client, &extract_prefix(&self.client)),
             self.name
         );
+        let mut labels = self.labels.clone();
+        labels.insert("containerd.io/snapshot.ref".to_owned(), self.name.clone());
         let request = snap::PrepareSnapshotRequest {
             snapshotter: self.snapshotter.clone(),
             key: key.clone(),
             parent: parent.to_owned(),
-            labels: HashMap::from([("containerd.io/snapshot.ref".to_owned(), self.name.clone())]),
+            labels,
         };
         let what = format!("prepare snapshot {}", self.name);
-        match call(&what, QUICK, self.client.snapshots().prepare(request)).await {
+        // A remote snapshotter may download the layer before it answers.
+        let limit = if self.labels.is_empty() {
+            QUICK
+        } else {
+            UNPACK
+        };
+        match call(&what, limit, self.client.snapshots().prepare(request)).await {
             Ok(response) => {
                 reach(CrashPoint::LayerPrepared);
                 Ok(Some(ActiveSnapshot {
@@ -162,12 +177,14 @@ impl UnpackTarget {
 
     /// Commits the snapshot under its name; with a `parent` that is not empty, on top of that.
     async fn commit(&self, extract: ActiveSnapshot, parent: &str) -> Result<()> {
+        // A snapshotter reads them again when a container is created on this snapshot.
+        let own = self.unpacked.labels();
         let request = CommitSnapshotRequest {
             snapshotter: self.snapshotter.clone(),
             name: self.name.clone(),
             key: extract.key.clone(),
             parent: parent.to_owned(),
-            labels: self.unpacked.labels().into_iter().collect(),
+            labels: self.labels.clone().into_iter().chain(own).collect(),
         };
         let what = format!("commit snapshot {}", self.name);
         let turn = self.unpacked.lock(&self.name).await;
@@ -192,7 +209,8 @@ impl UnpackTarget {
         add_labels(&self.client, &self.layer.digest, label).await
     }
 
-    async fn discard(&self, extract: &ActiveSnapshot) {
+    /// Removes an active snapshot. What cannot be removed is only logged.
+    pub(super) async fn discard(&self, extract: &ActiveSnapshot) {
         let key = &extract.key;
         let request = snap::RemoveSnapshotRequest {
             snapshotter: self.snapshotter.clone(),

@@ -307,3 +307,43 @@ proptest! {
         let _ = Manifest::parse("it", None, &bytes);
     }
 }
+
+#[test]
+fn annotations_of_layers_are_kept_if_they_are_for_snapshotters() {
+    let layer = |annotations: Value| {
+        let mut document = image();
+        document["layers"][0]["annotations"] = annotations;
+        match parse(None, &document) {
+            Ok((_, Manifest::Image(mut image))) => image.layers.remove(0).annotations,
+            other => panic!("{other:?}"),
+        }
+    };
+    let toc = "containerd.io/snapshot/stargz/toc.digest";
+    let bootstrap = "containerd.io/snapshot/nydus-bootstrap";
+    let overlaybd = "containerd.io/snapshot/overlaybd/blob-size";
+    let cases = [
+        (json!({ toc: "sha256:1" }), vec![(toc, "sha256:1")]),
+        (json!({ bootstrap: "true" }), vec![(bootstrap, "true")]),
+        (
+            json!({ overlaybd: "4096", "org.opencontainers.image.title": "x" }),
+            vec![(overlaybd, "4096")],
+        ),
+        (json!({ "containerd.io/snapshot.ref": "sha256:2" }), vec![]),
+        (json!({ "containerd.io/gc.root": "1", "other": 7 }), vec![]),
+        (json!({ toc: null }), vec![(toc, "")]),
+        (json!({}), vec![]),
+        (Value::Null, vec![]),
+    ];
+    for (annotations, expected) in cases {
+        let kept = layer(annotations.clone());
+        let kept: Vec<_> = kept
+            .iter()
+            .map(|(key, value)| (key.as_str(), value.as_str()))
+            .collect();
+        assert_eq!(kept, expected, "{annotations}");
+    }
+    let many: serde_json::Map<_, _> = (0..100)
+        .map(|number| (format!("{SNAPSHOT_ANNOTATION}{number}"), json!("x")))
+        .collect();
+    assert_eq!(layer(many.into()).len(), 32);
+}

@@ -35,6 +35,8 @@ pub(crate) struct Store {
     pub(crate) snapshots: BTreeMap<(String, String), snap::Info>,
     /// The snapshotters; `overlayfs` if there is none.
     pub(crate) snapshotters: BTreeSet<String>,
+    /// The digests of the layers that the snapshotters other than `overlayfs` provide.
+    pub(crate) provided: BTreeSet<String>,
     /// The leases, with the blobs that each protects.
     pub(crate) leases: BTreeMap<String, BTreeSet<String>>,
     writes: BTreeMap<String, Vec<u8>>,
@@ -479,6 +481,17 @@ impl Store {
     ) -> ModelAnswer<snap::PrepareSnapshotResponse> {
         if !request.parent.is_empty() {
             self.snapshot(&request.snapshotter, &request.parent)?;
+        }
+        let layer = request
+            .labels
+            .get("containerd.io/snapshot/cri.layer-digest");
+        if request.snapshotter != "overlayfs"
+            && layer.is_some_and(|layer| self.provided.contains(layer))
+        {
+            let name = request.labels["containerd.io/snapshot.ref"].clone();
+            let (snapshotter, parent) = (&request.snapshotter, &request.parent);
+            self.add_snapshot(snapshotter, &name, parent, request.labels.clone());
+            return Err(Status::already_exists(format!("target snapshot {name:?}")));
         }
         let info = snap::Info {
             name: request.key.clone(),

@@ -19,6 +19,7 @@ pub(in crate::image) fn named(name: &str, id: char, target: char) -> ImageRecord
         layers: vec![],
         config,
         config_digest: digest(id),
+        manifest: digest(target),
         config_bytes: 2,
         manifest_bytes: 3,
         size_bytes: 5,

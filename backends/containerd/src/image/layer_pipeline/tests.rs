@@ -59,6 +59,7 @@ impl Packed {
             layers,
             diff_ids: self.image.layers.clone(),
             rebase: false,
+            remote: None,
             source: [1; 32],
             layer_sync: self.store.layer_sync.clone(),
         };
