@@ -86,7 +86,7 @@ pub use record::check_request;
 pub use renewal::{due, pause};
 pub use report::AgentReport;
 pub use session::assignments::{Assignments, Change, Changes, ITEMS_MAX, Unapplicable};
-pub use session::description::NodeFacts;
+pub use session::description::{NodeFacts, engine_labels};
 pub use session::reports::Reports;
 pub use status::{RATE_LIMIT_PERIOD, REFUSED_PAUSE, Reaction, reaction, reaction_to};
 pub use store::{Departure, DepartureCause, PendingJoin, Store};

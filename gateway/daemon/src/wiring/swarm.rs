@@ -10,7 +10,7 @@ use switchyard_logkeeper as logkeeper;
 use switchyard_proto::docker::swarmkit::v1::node_spec::Availability;
 use switchyard_swarm::{
     Executor, JoinByFile, MakeExecutor, NodeActor, NodeFacts, NodeParts, Reports, SwarmNode,
-    TaskExecutor, TaskExecutorSettings,
+    TaskExecutor, TaskExecutorSettings, engine_labels,
 };
 
 use super::LiveSettings;
@@ -79,7 +79,7 @@ pub fn swarm(
             hostname: hostname(),
             architecture: std::env::consts::ARCH.to_owned(),
             version: format!("switchyard {version}"),
-            labels,
+            labels: engine_labels(labels),
             networks: words(&NETWORKS),
             logs: words(&LOGS),
             volumes: words(&VOLUMES),

@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 
+/// The label that each node has, with the value `true`: services that this node cannot run are kept away by it. Nodes with
+/// dockerd lack it.
+const BUILT_IN_LABEL: (&str, &str) = ("switchyard", "true");
+
 /// Properties and resources of the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeFacts {
@@ -27,6 +31,17 @@ pub struct NodeFacts {
     pub memory_bytes: i64,
     /// Devices and the like, each with its kind and name.
     pub named: Vec<(String, String)>,
+}
+
+/// The labels of a node with these configured ones: those, and the built-in one unless the configuration gives it another
+/// value. Pure.
+#[must_use]
+pub fn engine_labels(mut configured: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let (key, value) = BUILT_IN_LABEL;
+    configured
+        .entry(key.to_owned())
+        .or_insert_with(|| value.to_owned());
+    configured
 }
 
 /// The message. The engine is always there: without it, the scheduler would place everything here, and overlay
@@ -85,7 +100,35 @@ pub(crate) fn to_proto(facts: &NodeFacts, tls_info: swarm::NodeTlsInfo) -> swarm
 
 #[cfg(test)]
 mod tests {
-    use super::{NodeFacts, swarm, to_proto};
+    use std::collections::BTreeMap;
+
+    use super::{NodeFacts, engine_labels, swarm, to_proto};
+
+    #[test]
+    fn each_node_has_the_built_in_label_unless_it_is_configured_otherwise() {
+        for (configured, expected) in [
+            (vec![], vec![("switchyard", "true")]),
+            (
+                vec![("rack", "7")],
+                vec![("rack", "7"), ("switchyard", "true")],
+            ),
+            (vec![("switchyard", "edge")], vec![("switchyard", "edge")]),
+            (
+                vec![("Switchyard", "x"), ("switchyard.pool", "a")],
+                vec![
+                    ("Switchyard", "x"),
+                    ("switchyard", "true"),
+                    ("switchyard.pool", "a"),
+                ],
+            ),
+        ] {
+            let map = |pairs: Vec<(&str, &str)>| -> BTreeMap<String, String> {
+                let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+                pairs.into_iter().map(owned).collect()
+            };
+            assert_eq!(engine_labels(map(configured)), map(expected));
+        }
+    }
 
     #[test]
     fn node_without_anything_still_has_an_engine_that_can_run_nothing() {
