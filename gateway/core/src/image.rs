@@ -93,6 +93,38 @@ impl Image {
     }
 }
 
+/// What keeps an image on the node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ImageKeepers {
+    /// The owners that have pulled it, and have not removed it.
+    pub holders: Vec<Owner>,
+    /// The owners whose tasks use it.
+    pub users: Vec<Owner>,
+}
+
+impl ImageKeepers {
+    /// Returns whether nothing keeps it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let Self { holders, users } = self;
+        holders.is_empty() && users.is_empty()
+    }
+}
+
+impl fmt::Display for ImageKeepers {
+    /// Such as `held by nomad, used by tasks of nomad and swarm`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { holders, users } = self;
+        let named = |how: &str, owners: &[Owner]| {
+            let names: Vec<&str> = owners.iter().map(|owner| owner.as_str()).collect();
+            (!names.is_empty()).then(|| format!("{how} {}", names.join(" and ")))
+        };
+        let parts = [named("held by", holders), named("used by tasks of", users)];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        f.write_str(&parts.join(", "))
+    }
+}
+
 /// Credentials for a registry. `Debug` never shows a secret.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub enum Credentials {

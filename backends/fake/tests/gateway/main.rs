@@ -23,3 +23,4 @@ mod stopping;
 mod storm;
 mod tasks;
 mod unreadable;
+mod unused_images;

@@ -9,7 +9,9 @@ use super::context::Context;
 use crate::backend::{Blocker, Unreadable};
 use crate::error::{Error, Result};
 use crate::id::{Owner, TaskId};
-use crate::image::{Image, ImageId, ImageStore, LoadRequest, PullProgress, PullRequest};
+use crate::image::{
+    Image, ImageId, ImageKeepers, ImageStore, LoadRequest, PullProgress, PullRequest,
+};
 use crate::object::TaskDetails;
 use crate::operation::{OperationKind, Subject};
 use crate::spec::TaskSpec;
@@ -31,6 +33,15 @@ pub struct Images {
 pub struct ScopedImages<'s> {
     access: &'s OwnerAccess,
     images: &'s Arc<Images>,
+}
+
+/// Treatment of an image that its owner removes while tasks of the same owner use it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OwnUse {
+    /// It is removed nevertheless: its orchestrator knows what it does.
+    Ignored,
+    /// Nothing is changed.
+    Refused,
 }
 
 // === impl Images ===
@@ -64,16 +75,16 @@ impl Images {
             .check_unreadable(uses, || format!("image {image}"))
     }
 
-    /// Returns whether tasks of other owners than this one were created from this image or have it as a
-    /// volume, or are being created from a reference for which `is_named` is true.
-    fn used_by_others(
+    /// Returns whether tasks of one of these owners were created from this image or have it as a volume, or are
+    /// being created from a reference for which `is_named` is true.
+    fn is_used(
         &self,
-        owner: Owner,
+        is_user: &dyn Fn(Owner) -> bool,
         image: &ImageId,
         is_named: &dyn Fn(&str) -> bool,
     ) -> bool {
         // First: a task that is created meanwhile is in the table before it stops being in creation.
-        if self.in_creation.used_by_others(owner, is_named) {
+        if self.in_creation.is_used(is_user, is_named) {
             return true;
         }
         let uses = |details: &TaskDetails| {
@@ -81,11 +92,11 @@ impl Images {
         };
         Owner::ALL
             .into_iter()
-            .filter(|other| *other != owner)
-            .any(|other| {
+            .filter(|owner| is_user(*owner))
+            .any(|owner| {
                 self.context
                     .table
-                    .tasks(other)
+                    .tasks(owner)
                     .iter()
                     .any(|task| uses(&task.details))
             })
@@ -260,6 +271,18 @@ impl<'s> ScopedImages<'s> {
     /// `FailedPrecondition` if an object that cannot be read uses the image; `Unavailable` before recovery, or if the
     /// store cannot be written.
     pub async fn remove(self, reference: &str) -> Result<()> {
+        self.remove_with(reference, OwnUse::Ignored).await
+    }
+
+    /// As [`ScopedImages::remove`], unless tasks of this owner use the image, or are being created from it.
+    ///
+    /// # Errors
+    /// Those of [`ScopedImages::remove`]; `FailedPrecondition` if this owner's tasks use the image.
+    pub async fn remove_unused(self, reference: &str) -> Result<()> {
+        self.remove_with(reference, OwnUse::Refused).await
+    }
+
+    async fn remove_with(self, reference: &str, own_use: OwnUse) -> Result<()> {
         self.access.ready()?;
         let operation = self
             .access
@@ -271,11 +294,67 @@ impl<'s> ScopedImages<'s> {
         let work = operation.run(async move {
             let in_use = |image: &ImageId, is_named: &dyn Fn(&str) -> bool| -> Result<bool> {
                 images.check_not_held(image)?;
-                Ok(images.used_by_others(owner, image, is_named))
+                if own_use == OwnUse::Refused
+                    && images.is_used(&|user| user == owner, image, is_named)
+                {
+                    return Err(Error::failed_precondition(format!(
+                        "image {image} is used by tasks of {owner}: they have to be removed first"
+                    )));
+                }
+                Ok(images.is_used(&|user| user != owner, image, is_named))
             };
             images.store().remove(&reference, owner, &in_use).await
         });
         self.access.context().run_detached(what, work).await
+    }
+
+    /// The images that this owner holds and none of its tasks uses, which
+    /// [`remove_unused`](ScopedImages::remove_unused) would release. Those that are pinned are left out, and
+    /// those of objects that cannot be read.
+    ///
+    /// # Errors
+    /// `Unavailable` before recovery, or if the store cannot be read.
+    pub async fn unused(self) -> Result<Vec<Image>> {
+        let owner = self.access.owner();
+        let images = self.access.ready()?.backend.images().list().await?;
+        let is_unused = |image: &Image| {
+            image.holders.contains_key(&owner)
+                && !image.pinned
+                && self.images.check_not_held(&image.id).is_ok()
+                && !self.is_used(&|user| user == owner, image)
+        };
+        Ok(images.into_iter().filter(is_unused).collect())
+    }
+
+    /// What keeps an image on the node beside this owner, which may have removed it: nothing, also if the node does
+    /// not have it.
+    ///
+    /// # Errors
+    /// `Unavailable` before recovery, or if the store cannot be read.
+    pub async fn other_keepers(self, reference: &str) -> Result<ImageKeepers> {
+        let found = self.access.ready()?.backend.images().get(reference).await?;
+        let Some(image) = found else {
+            return Ok(ImageKeepers::default());
+        };
+        let owner = self.access.owner();
+        let others = || Owner::ALL.into_iter().filter(move |other| *other != owner);
+        Ok(ImageKeepers {
+            holders: others()
+                .filter(|other| image.holders.contains_key(other))
+                .collect(),
+            users: others()
+                .filter(|other| self.is_used(&|user| user == *other, &image))
+                .collect(),
+        })
+    }
+
+    /// Returns whether tasks of one of these owners use an image, or are being created from one of its names.
+    fn is_used(self, is_user: &dyn Fn(Owner) -> bool, image: &Image) -> bool {
+        let is_named = |reference: &str| {
+            let mut names = image.repo_tags.iter().chain(&image.repo_digests);
+            names.any(|name| name == reference)
+        };
+        self.images.is_used(is_user, &image.id, &is_named)
     }
 
     /// Disk usage of images.
@@ -296,7 +375,7 @@ impl<'s> ScopedImages<'s> {
             || self.images.check_not_held(&image.id).is_err()
             || self
                 .images
-                .used_by_others(self.access.owner(), &image.id, &|_| false);
+                .is_used(&|user| user != self.access.owner(), &image.id, &|_| false);
         Image { pinned, ..image }
     }
 }

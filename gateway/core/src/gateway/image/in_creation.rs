@@ -42,19 +42,22 @@ impl ImagesInCreation {
         CreationGuard { images: self, id }
     }
 
-    /// Returns whether a task of another owner than this one is being created from a reference that is one of
-    /// these.
-    pub(super) fn used_by_others(&self, owner: Owner, is_named: &dyn Fn(&str) -> bool) -> bool {
+    /// Returns whether a task of one of these owners is being created from a reference that is one of these.
+    pub(super) fn is_used(
+        &self,
+        is_user: &dyn Fn(Owner) -> bool,
+        is_named: &dyn Fn(&str) -> bool,
+    ) -> bool {
         // `is_named` goes through all image records, and every creation takes the lock: so it is let go first.
-        let of_others: Vec<String> = {
+        let used: Vec<String> = {
             let by_task = self.by_task.lock();
-            let others = by_task.values().filter(|(user, _)| *user != owner);
-            others
+            let meant = by_task.values().filter(|(user, _)| is_user(*user));
+            meant
                 .flat_map(|(_, references)| references)
                 .cloned()
                 .collect()
         };
-        of_others.iter().any(|reference| is_named(reference))
+        used.iter().any(|reference| is_named(reference))
     }
 }
 
