@@ -111,11 +111,22 @@ impl Images {
         Ok((image, info))
     }
 
-    /// CRI v1 RemoveImage: removes all names of the image that no other owner holds. Idempotent.
+    /// CRI v1 RemoveImage: removes all names of the image that no other owner holds. Idempotent. An image that other
+    /// owners keep is an error, after this owner's hold is released: the client counts on its space.
     async fn remove(&self, request: cri::RemoveImageRequest) -> Result<cri::RemoveImageResponse> {
         let cri::RemoveImageRequest { image } = request;
-        self.scope.images().remove(&reference(image)?).await?;
-        Ok(cri::RemoveImageResponse {})
+        let reference = reference(image)?;
+        let images = self.scope.images();
+        images.remove(&reference).await?;
+        let keepers = images.other_keepers(&reference).await?;
+        if keepers.is_empty() {
+            return Ok(cri::RemoveImageResponse {});
+        }
+        let owner = self.scope.owner();
+        Err(Error::failed_precondition(format!(
+            "image {reference:?} stays on the node, {keepers}: {owner} does not hold it any more, and `switchyard images \
+             --why` shows what keeps it"
+        )))
     }
 
     /// CRI v1 ImageFsInfo.

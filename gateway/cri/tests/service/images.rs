@@ -1,7 +1,10 @@
 //! Images.
 
+use switchyard_contract::specs;
+use switchyard_core::id::Owner;
+use switchyard_core::image::{Credentials, PullRequest};
 use switchyard_core::{Error, Reason};
-use switchyard_fake::{BUSYBOX, Method};
+use switchyard_fake::{BUSYBOX, FakeImage, Method};
 use switchyard_proto::cri::v1 as cri;
 use tonic::Code;
 
@@ -83,6 +86,116 @@ async fn removing_an_image_is_idempotent() {
             .await
             .expect("it is removed");
         assert_eq!(find(&mut node, BUSYBOX).await, None);
+    }
+}
+
+/// An image that this client removes, and others keep in some way.
+struct KeptImage {
+    image: &'static str,
+    /// Whether Kubernetes holds it.
+    is_own: bool,
+    holder: Option<Owner>,
+    user: Option<Owner>,
+    /// What the answer says of it; nothing if it is removed.
+    kept: &'static str,
+}
+
+async fn pull_as(node: &ServiceFixture, owner: Owner, image: &str) {
+    let request = PullRequest {
+        reference: image.to_owned(),
+        credentials: Credentials::Anonymous,
+        handler: String::new(),
+        owner,
+    };
+    let pulled = node.gateway.scope(owner).images().pull(&request).await;
+    pulled.expect("it is pulled");
+}
+
+async fn use_as(node: &ServiceFixture, owner: Owner, image: &str) {
+    let scope = node.gateway.scope(owner);
+    let sandbox = scope
+        .sandboxes()
+        .create(specs::sandbox(owner, image))
+        .await
+        .expect("it is created");
+    let spec = specs::task(owner, image, image, &["serve"]);
+    let created = scope.tasks().create(&sandbox.id.to_string(), spec).await;
+    created.expect("it is created");
+}
+
+#[tokio::test]
+async fn removal_of_an_image_that_others_keep_says_who_and_fails() {
+    let mut node = ServiceFixture::new().await;
+    let case = |image, is_own, holder, user, kept| KeptImage {
+        image,
+        is_own,
+        holder,
+        user,
+        kept,
+    };
+    let nomad = Some(Owner::Nomad);
+    let cases = [
+        case("registry.test/own:1", true, None, None, ""),
+        case(
+            "registry.test/others:1",
+            false,
+            nomad,
+            None,
+            "held by nomad",
+        ),
+        case("registry.test/both:1", true, nomad, None, "held by nomad"),
+        case(
+            "registry.test/used:1",
+            true,
+            None,
+            Some(Owner::Swarm),
+            "used by tasks of swarm",
+        ),
+        case(
+            "registry.test/all:1",
+            true,
+            nomad,
+            nomad,
+            "held by nomad, used by tasks of nomad",
+        ),
+    ];
+    for case in &cases {
+        node.fake = node
+            .fake
+            .clone()
+            .with_image(case.image, FakeImage::default());
+        let own = case.is_own.then_some(Owner::Kubernetes);
+        for owner in own.into_iter().chain(case.holder) {
+            pull_as(&node, owner, case.image).await;
+        }
+        if let Some(user) = case.user {
+            use_as(&node, user, case.image).await;
+        }
+    }
+    for case in cases {
+        // Again: a client that tries once more is told the same.
+        for _ in 0..2 {
+            let request = cri::RemoveImageRequest {
+                image: Some(spec(case.image)),
+            };
+            let removed = node.images.remove_image(request).await;
+            if case.kept.is_empty() {
+                removed.expect("nobody else has it");
+                assert_eq!(find(&mut node, case.image).await, None);
+                continue;
+            }
+            let refusal = removed.expect_err(case.image);
+            assert_eq!(refusal.code(), Code::FailedPrecondition);
+            let text = refusal.message();
+            assert!(
+                text.contains(case.image) && text.contains(&format!("node, {}: ", case.kept)),
+                "{text}"
+            );
+            let store = node.gateway.images().store();
+            let image = store.get(case.image).await.expect("it can be read");
+            let image = image.expect("it stays");
+            assert!(!image.holders.contains_key(&Owner::Kubernetes), "{text}");
+        }
     }
 }
 
