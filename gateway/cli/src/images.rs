@@ -1,4 +1,4 @@
-//! `switchyard images`: the images of the node, with their holders and users, or why each of them stays.
+//! `switchyard images`: the images of the node, with their holders and users, or why each of them stays; and their removal.
 
 use clap::Args;
 use jiff::Timestamp;
@@ -10,17 +10,25 @@ use super::daemon::{DaemonError, ask};
 use super::watch::ListArgs;
 use crate::output::table;
 
+mod removal;
+
+use removal::ImagesCommand;
+
 /// Maximum number of tasks that a reason names.
 const NAMED: usize = 3;
 
 /// The images that are listed, and what is shown of them.
 #[derive(Debug, Args)]
+// The owner of a list is not that of a removal.
+#[command(args_conflicts_with_subcommands = true)]
 pub(super) struct ImagesArgs {
     #[command(flatten)]
     list: ListArgs,
     /// Show why each image stays, and the leases that keep layers without an image.
     #[arg(long)]
     why: bool,
+    #[command(subcommand)]
+    command: Option<ImagesCommand>,
 }
 
 /// The images with the leases of their store.
@@ -30,9 +38,14 @@ struct ImagesWithLeases {
     leases: Vec<ImageLeaseView>,
 }
 
-/// Lists images.
-pub(super) async fn images(ImagesArgs { list, why }: &ImagesArgs) -> Result<(), DaemonError> {
+/// Lists images, or removes some.
+pub(super) async fn images(
+    ImagesArgs { list, why, command }: &ImagesArgs,
+) -> Result<(), DaemonError> {
     let watch = &list.watch;
+    if let Some(command) = command {
+        return removal::remove(command, &watch.target).await;
+    }
     let path = list.path("/v1/images");
     if *why {
         let asked = async || {

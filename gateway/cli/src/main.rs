@@ -106,7 +106,8 @@ enum CliCommand {
     Ps(ps::PsArgs),
     /// Show all that is known of sandboxes or tasks: times, image, command, mounts, limits, network, devices and more.
     Inspect(inspect::InspectArgs),
-    /// List the images of the node, with who holds them and how many tasks use them, or why each of them stays.
+    /// List the images of the node, with who holds them and how many tasks use them, or why each of them stays; or remove
+    /// those that an owner does not use.
     Images(images::ImagesArgs),
     /// List named volumes, or remove those that no task has.
     #[command(subcommand)]

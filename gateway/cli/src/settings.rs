@@ -35,7 +35,7 @@ pub(super) struct LevelArgs {
 }
 
 /// A time such as `90s`, `10m` or `1h 30m`, in whole seconds.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let time: SignedDuration = text
         .parse()
         .map_err(|error| format!("{error}; write it as 90s, 10m or 2h"))?;

@@ -66,6 +66,25 @@ pub struct ImageLeaseView {
     pub ends_at: Option<String>,
 }
 
+/// An image that an owner has given up.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemovedImageView {
+    /// The name or id by which it was removed.
+    pub image: String,
+    /// The owners that still hold it. It is gone if this and `users` are empty.
+    pub holders: BTreeSet<String>,
+    /// The other owners whose tasks use it.
+    pub users: BTreeSet<String>,
+}
+
+impl RemovedImageView {
+    /// Returns whether the node does not have it any more.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.holders.is_empty() && self.users.is_empty()
+    }
+}
+
 impl From<ImageLease> for ImageLeaseView {
     fn from(
         ImageLease {

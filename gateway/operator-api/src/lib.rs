@@ -10,7 +10,8 @@
 //! | `/v1/objects`, `/v1/inspect`, `/v1/tasks/log` | [`Objects`], [`InspectionView`], [`TaskLogView`] |
 //! | `/v1/containers` | [`ContainersView`] |
 //! | `/v1/devices`, `/v1/volumes` | [`DevicesView`], [`VolumeView`]s |
-//! | `/v1/images`, `/v1/images/leases` | [`ImageView`]s, [`ImageLeaseView`]s |
+//! | `/v1/images`, `/v1/images/unused`, `/v1/images/leases` | [`ImageView`]s, [`ImageView`]s, [`ImageLeaseView`]s |
+//! | `DELETE /v1/images` | [`RemovedImageView`] |
 //! | `/v1/swarm`, `DELETE /v1/swarm`, `POST /v1/swarm/join` | [`SwarmView`]; the body of the last is a [`SwarmJoin`] |
 //! | `/v1/operations`, `/v1/debug`, `/v1/events`, `/v1/history` | [`OperationView`]s, [`DebugView`], [`EventPage`], [`HistoryPage`] |
 //! | `POST /v1/config/reload`, `/v1/log/level` | [`ReloadReport`], [`LevelView`] |
@@ -52,7 +53,7 @@ pub use devices::{
 };
 pub use dynamic::DynamicView;
 pub use events::{EventPage, EventView, ExitView, HistoryPage, NODE_OWNER};
-pub use images::{ImageLeaseView, ImageUserView, ImageView};
+pub use images::{ImageLeaseView, ImageUserView, ImageView, RemovedImageView};
 pub use inspection::{
     CommandView, Disclosure, ImageOfTaskView, Inspected, InspectionView, LeaseView, MountView,
     NetworkView, ReservationView, SecurityView, UserView, WithheldValues,

@@ -13,6 +13,8 @@
 //! | `/v1/objects?owner=…` | the [`Objects`](switchyard_operator_api::Objects) of an owner, or of all, as JSON; on the unix socket only |
 //! | `/v1/inspect?name=…&env=true` | an [`InspectionView`](switchyard_operator_api::InspectionView) as JSON, with `env` also what may be secret, for root alone; on the unix socket only |
 //! | `/v1/images?owner=…` | [`ImageView`](switchyard_operator_api::ImageView)s as JSON; on the unix socket only |
+//! | `/v1/images/unused?owner=…` | the same of the images that an owner holds and does not use; on the unix socket only |
+//! | `DELETE /v1/images?owner=…&name=…` | releases an owner's hold on an image that it does not use, and removes the image unless others keep it: a [`RemovedImageView`](switchyard_operator_api::RemovedImageView) as JSON; on the unix socket only |
 //! | `/v1/images/leases` | [`ImageLeaseView`](switchyard_operator_api::ImageLeaseView)s as JSON: what keeps content without an image; on the unix socket only |
 //! | `/v1/tasks/log?name=…` | a [`TaskLogView`](switchyard_operator_api::TaskLogView) as JSON: where the log of a task is; on the unix socket only |
 //! | `/v1/containers?owner=…` | a [`ContainersView`](switchyard_operator_api::ContainersView) as JSON: counters of running tasks; on the unix socket only |
@@ -91,6 +93,7 @@ const LOCAL_PAGES: &str = "/statusz
 /v1/objects
 /v1/inspect?name
 /v1/images
+/v1/images/unused?owner
 /v1/images/leases
 /v1/containers?owner
 /v1/devices

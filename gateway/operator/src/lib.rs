@@ -7,7 +7,7 @@
 //!   ├──► metrics           /metrics
 //!   ├──► history           operations in flight, the audit log, events in memory and on record, traces
 //!   └──► page              the status page
-//! inspect, blockers, find, task_logs, container_metrics, owners   objects of all owners, as people name them
+//! inspect, images, blockers, find, task_logs, container_metrics, owners   objects of all owners, as people name them
 //! ```
 //!
 //! It names no backend and no frontend: what it needs of them, the daemon gives it as functions and traits.
@@ -24,6 +24,7 @@ mod find;
 pub mod fuzzing;
 pub mod history;
 mod hosts;
+mod images;
 pub mod inspect;
 mod line_file;
 pub mod metrics;

@@ -16,8 +16,8 @@ use switchyard_logkeeper::Client;
 use switchyard_logkeeper::protocol::Stats;
 use switchyard_operator_api::programs::{self, ProgramView};
 use switchyard_operator_api::{
-    DevicesView, Disclosure, ImageLeaseView, ImageView, InspectionView, Objects, TaskLogView,
-    VERSION, VolumeView,
+    DevicesView, Disclosure, ImageLeaseView, ImageView, InspectionView, Objects, RemovedImageView,
+    TaskLogView, VERSION, VolumeView,
 };
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -25,6 +25,7 @@ use tokio::time::timeout;
 use crate::blockers;
 use crate::container_metrics::{self, ContainerReading};
 use crate::control::{PluginHost, Reporter, RestartableProcess, SwarmControl};
+use crate::images;
 use crate::inspect;
 use crate::metrics::ReportedFigures;
 use crate::owners::Owners;
@@ -231,6 +232,22 @@ impl Node {
     /// Those of [`inspect::images`].
     pub async fn images(&self) -> Result<Vec<ImageView>> {
         inspect::images(self.gateway()).await
+    }
+
+    /// The images that an owner holds and none of its tasks uses. It may be dropped at any time.
+    ///
+    /// # Errors
+    /// Those of [`images::unused`].
+    pub async fn unused_images(&self, owner: Owner) -> Result<Vec<ImageView>> {
+        images::unused(self.gateway(), owner).await
+    }
+
+    /// Releases an owner's hold on an image that none of its tasks uses. If it is dropped, the removal continues.
+    ///
+    /// # Errors
+    /// Those of [`images::remove`].
+    pub async fn remove_image(&self, owner: Owner, name: &str) -> Result<RemovedImageView> {
+        images::remove(self.gateway(), owner, name).await
     }
 
     /// The leases that keep layers and documents without an image. It may be dropped at any time.

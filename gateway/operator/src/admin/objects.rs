@@ -20,14 +20,15 @@ use super::access;
 use super::answers::{failed, json, owner_named, refused, text};
 use super::pages::ListenerPages;
 
-/// Time for which an answer waits for the removal of a volume, which continues after that.
+/// Time for which an answer waits for the removal of a volume or image, which continues after that.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(20);
 
 pub(super) fn routes() -> Router<ListenerPages> {
     Router::new()
         .route("/v1/objects", get(objects))
         .route("/v1/inspect", get(inspect))
-        .route("/v1/images", get(images))
+        .route("/v1/images", get(images).delete(remove_image))
+        .route("/v1/images/unused", get(unused_images))
         .route("/v1/images/leases", get(image_leases))
         .route("/v1/volumes", get(volumes))
         .route("/v1/volumes/{owner}/{name}", delete(remove_volume))
@@ -76,6 +77,49 @@ async fn images(State(pages): State<ListenerPages>, OfOwner(owner): OfOwner) -> 
     }
 }
 
+/// An image, and the owner that gives it up.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ImageQuery {
+    owner: String,
+    name: String,
+}
+
+async fn unused_images(State(pages): State<ListenerPages>, OfOwner(owner): OfOwner) -> Response {
+    let Some(owner) = owner else {
+        return refused("name the owner of the images: ?owner=swarm");
+    };
+    match pages.admin.node.unused_images(owner).await {
+        Ok(images) => json(&images),
+        Err(error) => failed(&error),
+    }
+}
+
+async fn remove_image(
+    State(pages): State<ListenerPages>,
+    query: Result<Query<ImageQuery>, QueryRejection>,
+) -> Response {
+    let Query(ImageQuery { owner, name }) = match query {
+        Ok(query) => query,
+        Err(error) => return refused(&error.body_text()),
+    };
+    let owner = match owner_named(&owner) {
+        Ok(owner) => owner,
+        Err(why) => return refused(&why),
+    };
+    match timeout(REMOVAL_LIMIT, pages.admin.node.remove_image(owner, &name)).await {
+        Ok(Ok(removed)) => json(&removed),
+        Ok(Err(error)) => failed(&error),
+        Err(_) => continues("image"),
+    }
+}
+
+/// The answer while a removal continues.
+fn continues(what: &str) -> Response {
+    let why = format!("the {what} is not removed after {REMOVAL_LIMIT:?}: the removal continues\n");
+    text(StatusCode::GATEWAY_TIMEOUT, why)
+}
+
 async fn image_leases(State(pages): State<ListenerPages>) -> Response {
     match pages.admin.node.image_leases().await {
         Ok(leases) => json(&leases),
@@ -108,12 +152,7 @@ async fn remove_volume(
     match timeout(REMOVAL_LIMIT, pages.admin.node.remove_volume(owner, name)).await {
         Ok(Ok(())) => text(StatusCode::NO_CONTENT, String::new()),
         Ok(Err(error)) => failed(&error),
-        Err(_) => {
-            let why = format!(
-                "the volume is not removed after {REMOVAL_LIMIT:?}: the removal continues\n"
-            );
-            text(StatusCode::GATEWAY_TIMEOUT, why)
-        }
+        Err(_) => continues("volume"),
     }
 }
 

@@ -1,0 +1,112 @@
+//! Images that an owner gives up.
+
+use http::{Method, StatusCode};
+use switchyard_contract::specs;
+use switchyard_core::id::Owner;
+use switchyard_operator_api::{ImageView, RemovedImageView};
+
+use super::node::{IMAGES, TestNode};
+use super::{Pages, run};
+
+/// The pages of a node on which Swarm holds both images, the second one together with Nomad, and Kubernetes none.
+async fn pages() -> Pages {
+    let node = TestNode::new().await;
+    let [one, two] = IMAGES;
+    for (owner, image) in [
+        (Owner::Swarm, one),
+        (Owner::Swarm, two),
+        (Owner::Nomad, two),
+    ] {
+        node.pull(owner, image).await;
+    }
+    Pages::serve(node).await
+}
+
+async fn unused(pages: &Pages, owner: &str) -> Vec<String> {
+    let (status, body) = pages.get(&format!("/v1/images/unused?owner={owner}")).await;
+    assert_eq!(status, StatusCode::OK, "{body}");
+    let images: Vec<ImageView> = serde_json::from_str(&body).unwrap();
+    images.into_iter().flat_map(|image| image.tags).collect()
+}
+
+async fn remove(pages: &Pages, owner: &str, name: &str) -> (StatusCode, String) {
+    let path = format!("/v1/images?owner={owner}&name={name}");
+    pages.ask(Method::DELETE, &path).await
+}
+
+#[tokio::test]
+async fn owner_gives_up_what_it_holds_on_the_unix_socket_only() {
+    let pages = pages().await;
+    let [one, two] = IMAGES;
+    assert_eq!(unused(&pages, "swarm").await, [one, two]);
+    assert_eq!(unused(&pages, "nomad").await, [two]);
+    assert_eq!(unused(&pages, "host").await, Vec::<String>::new());
+    for (owner, name, expected) in [
+        ("nobody", one, StatusCode::BAD_REQUEST),
+        (
+            "swarm",
+            "docker.io/library/no-such:1",
+            StatusCode::NOT_FOUND,
+        ),
+        ("kubernetes", one, StatusCode::CONFLICT),
+        ("nomad", one, StatusCode::CONFLICT),
+    ] {
+        let (status, text) = remove(&pages, owner, name).await;
+        assert_eq!(status, expected, "{owner} {name}: {text}");
+    }
+    let (status, _) = pages.ask(Method::DELETE, "/v1/images?owner=swarm").await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    let words = format!(
+        "DELETE /v1/images?owner=swarm&name={one} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    );
+    assert!(pages.say(&words).await.starts_with("HTTP/1.1 404"));
+
+    let gone = |body: &str| serde_json::from_str::<RemovedImageView>(body).unwrap();
+    let (_, body) = remove(&pages, "swarm", one).await;
+    assert!(gone(&body).is_gone(), "{body}");
+    let (_, body) = remove(&pages, "swarm", two).await;
+    assert_eq!(gone(&body).holders, ["nomad".to_owned()].into());
+    assert_eq!(unused(&pages, "swarm").await, Vec::<String>::new());
+    assert_eq!(unused(&pages, "nomad").await, [two]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_line_prunes_images_that_no_task_uses() {
+    let pages = pages().await;
+    let socket = pages.socket();
+    let [one, two] = IMAGES;
+    let scope = pages.node.gateway.scope(Owner::Swarm);
+    let sandbox = pages
+        .node
+        .sandbox(specs::sandbox(Owner::Swarm, "web"))
+        .await;
+    let task = specs::task(Owner::Swarm, "web", one, &["serve"]);
+    let task = pages.node.task(&sandbox, task).await;
+
+    let output = run(&["images", "rm", one, "--socket", &socket]).await;
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("is used by tasks of swarm"), "{text}");
+    // The age of images is not known here.
+    let output = run(&["images", "prune", "--older", "24h", "--socket", &socket]).await;
+    assert_eq!(output.stdout, b"0 B as downloaded were freed\n");
+    let output = run(&["images", "prune", "--socket", &socket]).await;
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap(),
+        "given up two:2, which stays: held by nomad\n0 B as downloaded were freed\n"
+    );
+    scope.tasks().remove(&task.id.to_string()).await.unwrap();
+    let output = run(&["images", "prune", "--owner", "swarm", "--socket", &socket]).await;
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap(),
+        "removed one:1\n1.0 MiB as downloaded were freed\n"
+    );
+    let output = run(&["images", "rm", "--owner", "nomad", two, "--socket", &socket]).await;
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap(),
+        format!("removed {two}\n")
+    );
+    // The owner of a list is not taken for that of a removal.
+    let output = run(&["images", "--owner", "nomad", "prune", "--socket", &socket]).await;
+    assert_eq!(output.status.code(), Some(2));
+}
