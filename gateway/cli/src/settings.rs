@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use http::{Method, StatusCode};
-use jiff::SignedDuration;
+use switchyard_operator_api::text::parse_duration;
 use switchyard_operator_api::{Change, LevelView, Overridden, ReloadReport};
 
 use super::daemon::{self, DaemonError, Socket, Target};
@@ -27,24 +27,11 @@ pub(super) struct LevelArgs {
     /// A level (error, warn, info, debug, trace), or filters such as "info,switchyard_cri=debug".
     level: Option<String>,
     /// After this time the configured level is in force again, at the latest after 7 days.
-    #[arg(long = "for", value_name = "TIME", default_value = "10m", value_parser = duration)]
+    #[arg(long = "for", value_name = "TIME", default_value = "10m", value_parser = parse_duration)]
     time: Duration,
     /// Put the configured level in force at once.
     #[arg(long, conflicts_with = "level")]
     reset: bool,
-}
-
-/// A time such as `90s`, `10m` or `1h 30m`, in whole seconds.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let time: SignedDuration = text
-        .parse()
-        .map_err(|error| format!("{error}; write it as 90s, 10m or 2h"))?;
-    let time = Duration::try_from(time).map_err(|_| "it is negative".to_owned())?;
-    if time < Duration::from_secs(1) {
-        Err("it is less than a second".to_owned())
-    } else {
-        Ok(time)
-    }
 }
 
 /// Makes the daemon read its configuration again, and shows what that changed.
@@ -180,15 +167,6 @@ mod tests {
     use switchyard_operator_api::Effect;
 
     use super::*;
-
-    #[test]
-    fn a_time_needs_a_unit_and_a_second() {
-        assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
-        assert_eq!(duration("1h 30m"), Ok(Duration::from_secs(5400)));
-        for text in ["10", "-5m", "200ms", "soon", ""] {
-            assert!(duration(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn a_reload_shows_what_is_in_force_and_what_waits() {

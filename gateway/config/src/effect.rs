@@ -26,6 +26,7 @@ const EFFECTS: &[(&str, Effect)] = &[
     ("nomad", Restart),
     ("swarm", Restart),
     ("swarm.allow_devices", Reload),
+    ("swarm.image_retention", Reload),
     ("containerd", Restart),
     ("containerd.mode", EmptyNode),
     ("containerd.address", EmptyNode),

@@ -101,6 +101,7 @@ mod tests {
         "nomad.max_connections",
         "swarm.labels",
         "swarm.port_range",
+        "swarm.image_retention",
         "containerd.snapshotter",
         "containerd.infra",
         "containerd.max_concurrent_downloads",

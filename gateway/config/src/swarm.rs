@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::Deserialize;
 use switchyard_operator_api::JoinAvailability;
+use switchyard_operator_api::text::parse_duration;
 
 /// Maximum number of labels of a node, and of bytes of a key or value: all of them are in every description
 /// of the node that managers store.
@@ -14,6 +16,9 @@ const LABEL_MAX: usize = 256;
 /// Maximum number of devices that services may name, and of bytes of a name.
 const DEVICES_MAX: usize = 1024;
 const DEVICE_MAX: usize = 256;
+
+/// The shortest time for which an unused image stays: a task that is assigned has to find the image that was pulled for it.
+const RETENTION_MIN: Duration = Duration::from_secs(600);
 
 /// This node as a worker of a Docker swarm.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -33,6 +38,8 @@ pub struct SwarmConfig {
     pub port_range: [u16; 2],
     /// The CDI names of the devices that services may name in a label.
     pub allow_devices: BTreeSet<String>,
+    /// For how long an image stays that no task of the swarm uses, such as `168h`; `None`: for ever.
+    pub image_retention: Option<String>,
 }
 
 impl Default for SwarmConfig {
@@ -45,6 +52,7 @@ impl Default for SwarmConfig {
             labels: BTreeMap::new(),
             port_range: [61000, 64999],
             allow_devices: BTreeSet::new(),
+            image_retention: None,
         }
     }
 }
@@ -96,7 +104,26 @@ impl SwarmConfig {
             ));
         }
         self.check_labels()?;
-        self.check_devices()
+        self.check_devices()?;
+        self.retention().map_err(|why| ("image_retention", why))?;
+        Ok(())
+    }
+
+    /// For how long an image stays that no task of the swarm uses; `None`: for ever, also if the configuration is not valid.
+    #[must_use]
+    pub fn image_retention(&self) -> Option<Duration> {
+        self.retention().unwrap_or_default()
+    }
+
+    fn retention(&self) -> Result<Option<Duration>, String> {
+        let Some(text) = &self.image_retention else {
+            return Ok(None);
+        };
+        let time = parse_duration(text).map_err(|why| format!("{text:?} is no time: {why}"))?;
+        if time < RETENTION_MIN {
+            return Err(format!("{text:?} is less than ten minutes"));
+        }
+        Ok(Some(time))
     }
 
     fn check_labels(&self) -> Result<(), (&'static str, String)> {
@@ -208,6 +235,28 @@ mod tests {
                 "port_range",
                 "{range:?}"
             );
+        }
+    }
+
+    #[test]
+    fn image_retention_is_a_time_of_ten_minutes_or_more() {
+        let with = |text: &str| SwarmConfig {
+            image_retention: Some(text.to_owned()),
+            ..SwarmConfig::default()
+        };
+        assert_eq!(SwarmConfig::default().image_retention(), None);
+        for (text, minutes) in [("10m", 10), ("168h", 168 * 60), ("7d", 7 * 24 * 60)] {
+            let config = with(text);
+            assert_eq!(config.check(), Ok(()), "{text}");
+            assert_eq!(
+                config.image_retention(),
+                Some(Duration::from_secs(60 * minutes))
+            );
+        }
+        for wrong in ["", "never", "24", "-1h", "599s", "0d"] {
+            let config = with(wrong);
+            assert_eq!(config.check().unwrap_err().0, "image_retention", "{wrong}");
+            assert_eq!(config.image_retention(), None);
         }
     }
 

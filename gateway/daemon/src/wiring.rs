@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use switchyard_config::{Config, CriConfig, DeviceHost, DevicesConfig, KubeletDevices};
 use switchyard_containerd::{Containerd, Settings};
@@ -51,6 +52,8 @@ pub struct LiveSettings {
     pod_resources: Reloadable<PathBuf>,
     /// The devices that services of a swarm may name.
     swarm_devices: Reloadable<AllowedDevices>,
+    /// For how long images of a swarm stay that no task uses.
+    swarm_image_retention: Reloadable<Option<Duration>>,
 }
 
 impl fmt::Debug for ConnectedBackend {
@@ -67,6 +70,7 @@ impl LiveSettings {
             cri: cri_settings(&config.cri).into(),
             pod_resources: config.devices.kubelet.pod_resources_socket.clone().into(),
             swarm_devices: config.swarm.allow_devices.clone().into(),
+            swarm_image_retention: config.swarm.image_retention().into(),
         }
     }
 
@@ -76,6 +80,8 @@ impl LiveSettings {
         self.pod_resources
             .set(config.devices.kubelet.pod_resources_socket.clone());
         self.swarm_devices.set(config.swarm.allow_devices.clone());
+        self.swarm_image_retention
+            .set(config.swarm.image_retention());
     }
 }
 

@@ -1,8 +1,8 @@
 //! Times, ages, sizes, ids and names as people read them.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 /// Number of digits of a digest that are shown.
 const DIGITS: usize = 12;
@@ -65,6 +65,33 @@ pub fn age(at: &str, now: Timestamp) -> String {
     // A clock that was set back makes the past the future.
     let seconds = (now.as_second() - at.as_second()).max(0);
     duration(seconds.unsigned_abs())
+}
+
+/// Parses a time such as `90s`, `10m`, `1h 30m` or `7d`, of a second or more.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    const DAY: u64 = 24 * 3600;
+    // A day of the calendar may have another length, so that the parser refuses it.
+    let days = text
+        .trim()
+        .strip_suffix('d')
+        .and_then(|days| days.parse::<u32>().ok());
+    let time = match days {
+        Some(days) => Duration::from_secs(DAY * u64::from(days)),
+        None => {
+            let time: SignedDuration = text
+                .parse()
+                .map_err(|error| format!("{error}; write it as 90s, 10m, 2h or 7d"))?;
+            Duration::try_from(time).map_err(|_| "it is negative".to_owned())?
+        }
+    };
+    if time < Duration::from_secs(1) {
+        Err("it is less than a second".to_owned())
+    } else {
+        Ok(time)
+    }
 }
 
 /// A number of seconds in its largest unit, such as `5m`.
@@ -164,6 +191,22 @@ mod tests {
             printable("a\u{202e}b\nc\u{200b}d\u{1b}[31m é"),
             "a\u{fffd}b c\u{fffd}d [31m é"
         );
+    }
+
+    #[test]
+    fn a_time_needs_a_unit_and_a_second() {
+        for (text, seconds) in [
+            ("90s", 90),
+            ("1h 30m", 5400),
+            ("24h", 86_400),
+            ("7d", 604_800),
+            (" 2d", 172_800),
+        ] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_secs(seconds)));
+        }
+        for text in ["10", "-5m", "-1d", "0d", "1.5d", "d", "200ms", "soon", ""] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
     }
 
     #[test]

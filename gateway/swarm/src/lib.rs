@@ -29,6 +29,7 @@ mod from_proto;
 pub mod fuzzing;
 mod health;
 mod identity;
+mod image_retention;
 mod issuance;
 mod join;
 mod key;

@@ -13,10 +13,11 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use switchyard_core::gateway::Scope;
 use switchyard_core::operation::{Caller, Operations};
+use switchyard_core::reload::Reloadable;
 use switchyard_proto::docker::swarmkit::v1::node_spec::Availability;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -49,6 +50,8 @@ pub struct NodeParts {
     pub operations: Operations,
     /// Factory of the executors that run tasks.
     pub maker: Arc<dyn MakeExecutor>,
+    /// For how long an image of the swarm stays that no task uses; `None`: for ever.
+    pub image_retention: Reloadable<Option<Duration>>,
 }
 
 /// A join that the configuration asks for.
@@ -196,7 +199,7 @@ impl SwarmNode {
         .await
     }
 
-    /// Ends and removes the tasks of the swarm, and forgets it, for the current caller. The managers are not
+    /// Ends and removes the tasks of the swarm, gives up its images, and forgets it, for the current caller. The managers are not
     /// notified, because SwarmKit has no call for it. If dropped, the leave continues.
     ///
     /// # Errors

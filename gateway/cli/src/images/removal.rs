@@ -6,12 +6,11 @@ use clap::{Args, Subcommand};
 use http::{Method, StatusCode};
 use jiff::Timestamp;
 use serde::Serialize;
-use switchyard_operator_api::text::{short_reference, size};
+use switchyard_operator_api::text::{parse_duration, short_reference, size};
 use switchyard_operator_api::{ImageView, RemovedImageView};
 
 use crate::daemon::{DaemonError, Target, ask, parse, send};
 use crate::output::{Format, print, print_json};
-use crate::settings::duration;
 use crate::watch::OWNERS;
 
 #[derive(Debug, Subcommand)]
@@ -29,7 +28,7 @@ pub(super) struct PruneImagesArgs {
     #[arg(long, value_name = "OWNER", value_parser = OWNERS, default_value = "swarm")]
     owner: String,
     /// Only images that the node got longer ago than this, such as 24h; AGE in `switchyard images`.
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     older: Option<Duration>,
 }
 

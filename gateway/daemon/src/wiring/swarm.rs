@@ -66,6 +66,7 @@ pub fn swarm(
         port_range: [first, last],
         // Of the settings, which a reload replaces.
         allow_devices: _,
+        image_retention: _,
     } = config.swarm.clone();
     let join_by_file = join_token_file.map(|token_file| JoinByFile {
         token_file,
@@ -100,6 +101,7 @@ pub fn swarm(
         scope,
         operations,
         maker,
+        image_retention: settings.swarm_image_retention.clone(),
     })
 }
 

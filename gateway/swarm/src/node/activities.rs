@@ -21,6 +21,7 @@ use crate::agent::Agent;
 use crate::error::Error;
 use crate::executor::Executor;
 use crate::identity::Identity;
+use crate::image_retention;
 use crate::join::{JoinRequest, is_passing, join, resume_join};
 use crate::status::refuses_token;
 use crate::store::{Departure, DepartureCause, Store};
@@ -217,17 +218,17 @@ pub(super) fn be_member(scope: Scope, executor: Arc<dyn Executor>, agent: Agent)
     })
 }
 
-/// Ends and removes the tasks, and then forgets the membership.
+/// Ends and removes the tasks, gives up the images, and then forgets the membership.
 pub(super) fn leave(
     store: Store,
     operations: &Operations,
-    executor: Arc<dyn Executor>,
+    (executor, scope): (Arc<dyn Executor>, Scope),
     departure: Departure,
     caller: Option<Caller>,
 ) -> Activity {
     let operation = begin_leave(operations, &departure, caller);
     Box::pin(async move {
-        let work = try_to_leave(&store, &*executor, &departure);
+        let work = try_to_leave(&store, &*executor, &scope, &departure);
         ActivityEnd::Left(operation.run_with(work, as_core).await.map(|()| departure))
     })
 }
@@ -237,7 +238,7 @@ pub(super) fn leave(
 pub(super) fn leave_again(
     store: Store,
     operations: &Operations,
-    executor: Arc<dyn Executor>,
+    (executor, scope): (Arc<dyn Executor>, Scope),
     departure: &Departure,
     state: watch::Sender<NodeState>,
 ) -> Activity {
@@ -249,7 +250,7 @@ pub(super) fn leave_again(
             let Some(departure) = stored.unfinished_departure().cloned() else {
                 return Ok(ActivityEnd::LookedAgain(Ok(stored)));
             };
-            match try_to_leave(&store, &*executor, &departure).await {
+            match try_to_leave(&store, &*executor, &scope, &departure).await {
                 Ok(()) => return Ok(ActivityEnd::Left(Ok(departure))),
                 Err(error) => show_not_left(&state, &error),
             }
@@ -275,12 +276,16 @@ fn begin_leave(
     )
 }
 
+/// A kill before the last step leaves a member without tasks and with fewer images, which a leave that is asked for again
+/// continues.
 async fn try_to_leave(
     store: &Store,
     executor: &dyn Executor,
+    scope: &Scope,
     departure: &Departure,
 ) -> Result<(), Error> {
     plain_step("remove_tasks", remove_tasks(executor)).await?;
+    plain_step("remove_images", image_retention::give_up_all(scope)).await;
     let left = departure.clone();
     store.run(move |store| store.leave(&left)).await
 }

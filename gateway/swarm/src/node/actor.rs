@@ -3,9 +3,11 @@
 //! Longer than 500 lines because one actor handles all its messages here.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use switchyard_core::gateway::Scope;
 use switchyard_core::operation::{Caller, Operations};
+use switchyard_core::reload::Reloadable;
 use tokio::sync::{mpsc, watch};
 
 use super::activities::{self, Activity, ActivityEnd, StoredState};
@@ -14,6 +16,7 @@ use crate::agent::Agent;
 use crate::error::Error;
 use crate::executor::{Executor, MakeExecutor, MemberName};
 use crate::identity::Identity;
+use crate::image_retention::ImageRetention;
 use crate::join::JoinRequest;
 use crate::log_rotation::LogRotator;
 use crate::session::reports::Reports;
@@ -26,6 +29,7 @@ pub struct NodeActor {
     scope: Scope,
     operations: Operations,
     maker: Arc<dyn MakeExecutor>,
+    image_retention: Reloadable<Option<Duration>>,
     commands: mpsc::Receiver<NodeCommand>,
     state: watch::Sender<NodeState>,
     /// The executor of the present or the last membership, until all of its tasks are removed.
@@ -63,6 +67,7 @@ impl NodeActor {
             scope,
             operations,
             maker,
+            image_retention,
         } = parts;
         Self {
             store: Store::new(dir),
@@ -70,6 +75,7 @@ impl NodeActor {
             scope,
             operations,
             maker,
+            image_retention,
             commands,
             state,
             executor: None,
@@ -83,14 +89,17 @@ impl NodeActor {
         &self.store
     }
 
-    /// Continues from the stored state, obeys requests, and rotates the logs of tasks, until there is no
-    /// handle any more. If dropped, managers are not notified, tasks continue, and the next run continues
+    /// Continues from the stored state, obeys requests, rotates the logs of tasks, and removes images that none
+    /// uses, until there is no handle any more. If dropped, managers are not notified, tasks continue, and the next run continues
     /// with everything.
     pub async fn run(self) {
         // Tasks run on while the node has no membership that works.
         let rotation = LogRotator::new(self.scope.clone()).run();
+        let retention = self.image_retention.clone();
+        let removal = ImageRetention::new(self.scope.clone(), retention).run();
         tokio::select! {
             never = rotation => match never {},
+            never = removal => match never {},
             () = self.act() => {}
         }
     }
@@ -414,7 +423,7 @@ impl NodeActor {
         activities::leave(
             self.store.clone(),
             &self.operations,
-            executor,
+            (executor, self.scope.clone()),
             departure,
             caller,
         )
@@ -429,7 +438,7 @@ impl NodeActor {
         activities::leave_again(
             self.store.clone(),
             &self.operations,
-            executor,
+            (executor, self.scope.clone()),
             departure,
             state,
         )

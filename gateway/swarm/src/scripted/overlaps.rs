@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::Owner;
 use switchyard_core::operation::Operations;
+use switchyard_core::reload::Reloadable;
 use switchyard_crash_points::CrashPoint;
 use switchyard_fake::Fake;
 use switchyard_proto::docker::swarmkit::v1::node_spec::Availability;
@@ -45,6 +46,7 @@ impl ActingNode {
             scope: gateway.scope(Owner::Swarm),
             operations: Operations::default(),
             maker: Arc::new(MakeIdle),
+            image_retention: Reloadable::default(),
         });
         let store = actor.store().clone();
         Self {

@@ -7,6 +7,7 @@ use http::{Method, StatusCode};
 use serde_json::json;
 use switchyard_core::id::Owner;
 use switchyard_core::operation::Operations;
+use switchyard_core::reload::Reloadable;
 use switchyard_daemon::reports::swarm::SwarmHandle;
 use switchyard_operator_api::SwarmView;
 use switchyard_socket::channel;
@@ -31,6 +32,7 @@ async fn pages() -> Pages {
         operations: Operations::default(),
         // The node never becomes a member here.
         maker: Arc::new(MakeIdle),
+        image_retention: Reloadable::default(),
     });
     tokio::spawn(actor.run());
     Pages::serve(node.with_swarm(Arc::new(SwarmHandle::new(swarm)))).await

@@ -140,6 +140,7 @@ impl ActorTest {
             scope: gateway.scope(Owner::Swarm),
             operations: self.operations.clone(),
             maker,
+            image_retention: Reloadable::default(),
         };
         let (node, actor) = SwarmNode::new(parts);
         (node, tokio::spawn(actor.run()))

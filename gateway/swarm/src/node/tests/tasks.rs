@@ -149,4 +149,6 @@ async fn task_that_is_assigned_after_a_failed_leave_waits_for_its_removal() {
     assert_eq!(fake.remaining_objects(), Vec::<String>::new());
     assert_eq!(fake.breaches(), Vec::<String>::new());
     assert_eq!(names(&test.path()), ["departure.json"]);
+    let images = gateway.images().store().list().await.unwrap();
+    assert_eq!(images, [], "the image of its task goes with it");
 }
