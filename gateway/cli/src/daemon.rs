@@ -9,7 +9,7 @@ use clap::Args;
 use http::{Method, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use switchyard_socket::channel::{self, RequestError};
+use switchyard_socket::channel::{self, RequestError, UpgradeAnswer, UpgradedConnection};
 
 use crate::admin_socket;
 use crate::output::Format;
@@ -171,19 +171,50 @@ pub(super) async fn request(
     exchange(&socket, path, advice, sent).await
 }
 
-/// Waits for a daemon and for its answer; `advice` is for one that ends meanwhile.
+/// POSTs JSON to the daemon, and returns the connection in another protocol; any other answer is an error.
+pub(super) async fn upgrade(
+    socket: &Socket,
+    path: &str,
+    protocol: &'static str,
+    body: &impl Serialize,
+) -> Result<UpgradedConnection, DaemonError> {
+    let body = serde_json::to_vec(body).map_err(io::Error::from)?;
+    let socket = socket.path();
+    let sent = channel::upgrade(&socket, path, protocol, body.into());
+    match answered(&socket, path, PERHAPS_DONE, sent).await? {
+        UpgradeAnswer::Upgraded(connection) => Ok(connection),
+        UpgradeAnswer::Answered(status, body) => Err(refused(path, status, &body)),
+    }
+}
+
+/// As [`answered`]; any status but success is an error.
 async fn exchange(
     socket: &Path,
     path: &str,
     advice: &'static str,
     sent: impl Future<Output = Result<(StatusCode, Bytes), RequestError>>,
 ) -> Result<(StatusCode, Bytes), DaemonError> {
+    let (status, body) = answered(socket, path, advice, sent).await?;
+    if status.is_success() {
+        Ok((status, body))
+    } else {
+        Err(refused(path, status, &body))
+    }
+}
+
+/// Waits for a daemon and for its answer; `advice` is for one that ends meanwhile.
+async fn answered<T>(
+    socket: &Path,
+    path: &str,
+    advice: &'static str,
+    sent: impl Future<Output = Result<T, RequestError>>,
+) -> Result<T, DaemonError> {
     if !channel::wait_attended(socket, AWAY_LIMIT).await {
         return Err(DaemonError::Away(path.to_owned()));
     }
     let answer = tokio::time::timeout(LIMIT, sent).await;
     let answer = answer.map_err(|_| DaemonError::Deadline(path.to_owned()))?;
-    let (status, body) = answer.map_err(|error| match error {
+    answer.map_err(|error| match error {
         source @ RequestError::Ended { .. } => DaemonError::Ended {
             path: path.to_owned(),
             advice,
@@ -192,19 +223,21 @@ async fn exchange(
         other @ (RequestError::Connect { .. }
         | RequestError::Http { .. }
         | RequestError::TooLong { .. }) => DaemonError::Request(other),
-    })?;
-    if !status.is_success() {
-        let text = String::from_utf8_lossy(&body).trim().to_owned();
-        if status == StatusCode::FORBIDDEN {
-            return Err(DaemonError::Forbidden(text));
-        }
-        return Err(DaemonError::Refused {
+    })
+}
+
+/// The error of an answer without success.
+fn refused(path: &str, status: StatusCode, body: &[u8]) -> DaemonError {
+    let text = String::from_utf8_lossy(body).trim().to_owned();
+    if status == StatusCode::FORBIDDEN {
+        DaemonError::Forbidden(text)
+    } else {
+        DaemonError::Refused {
             path: path.to_owned(),
             status,
             text,
-        });
+        }
     }
-    Ok((status, body))
 }
 
 #[cfg(test)]

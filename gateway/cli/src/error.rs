@@ -10,7 +10,7 @@ use switchyard_daemon::start_check::StartFaults;
 use switchyard_telemetry as telemetry;
 
 use crate::sources::MalformedSet;
-use crate::{cri, daemon, logs, nomad, package};
+use crate::{cri, daemon, exec, logs, nomad, package};
 
 /// Reason why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +43,8 @@ pub(crate) enum CliError {
     Daemon(#[from] daemon::DaemonError),
     #[error("the containers are not taken back")]
     Recover(#[from] switchyard_core::Error),
+    #[error(transparent)]
+    Exec(#[from] exec::ExecError),
     #[error(transparent)]
     Logs(#[from] logs::LogsError),
     #[error(transparent)]

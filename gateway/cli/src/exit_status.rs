@@ -37,6 +37,7 @@ pub(super) fn of(error: &CliError) -> u8 {
         | CliError::Detach(_)
         | CliError::Daemon(_)
         | CliError::Recover(_)
+        | CliError::Exec(_)
         | CliError::Logs(_)
         | CliError::Cri(_)
         | CliError::Nomad(_)

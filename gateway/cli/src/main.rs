@@ -1,5 +1,5 @@
 //! The `switchyard` binary: the daemon and the commands of operators. Exit status: 0 done, 2 wrong usage, and those of
-//! [`exit_status`].
+//! [`exit_status`]; of `exec` that of its command.
 
 use std::io;
 use std::path::PathBuf;
@@ -34,6 +34,7 @@ mod devices;
 mod doctor;
 mod error;
 mod events;
+mod exec;
 mod exit_status;
 mod generate;
 mod history;
@@ -116,6 +117,8 @@ enum CliCommand {
     Events(events::EventsArgs),
     /// Show the events on record, of seven days at most: why a task ended, who asked for that, and what happened to the node.
     History(history::HistoryArgs),
+    /// Run a command in a running task of any owner. The exit status is the command's, or 1 if it could not be run.
+    Exec(exec::ExecArgs),
     /// Print the output of a task: all of it, its end, or what is written from now on.
     Logs(logs::LogsArgs),
     /// Show what running tasks use of processors, memory, disks and networks.
@@ -255,6 +258,7 @@ fn run(command: CliCommand) -> Result<ExitCode, CliError> {
         CliCommand::Volume(command) => block_on(volumes::volumes(&command))??,
         CliCommand::Events(args) => block_on(events::events(&args))??,
         CliCommand::History(args) => block_on(history::history(&args))??,
+        CliCommand::Exec(args) => return Ok(block_on(exec::exec(&args))??),
         CliCommand::Logs(args) => return Ok(block_on(logs::logs(&args))??),
         CliCommand::Top(args) => block_on(top::top(&args))??,
         CliCommand::Devices(args) => block_on(devices::run(&args))??,

@@ -15,6 +15,7 @@
 //! | `/v1/swarm`, `DELETE /v1/swarm`, `POST /v1/swarm/join` | [`SwarmView`]; the body of the last is a [`SwarmJoin`] |
 //! | `/v1/operations`, `/v1/debug`, `/v1/events`, `/v1/history` | [`OperationView`]s, [`DebugView`], [`EventPage`], [`HistoryPage`] |
 //! | `POST /v1/config/reload`, `/v1/log/level` | [`ReloadReport`], [`LevelView`] |
+//! | `POST /v1/exec` | the body is an [`ExecRequest`]; frames follow, see [`FrameKind`] |
 //! | `POST /v1/page`, `POST /v1/restart/{part}` | [`PageLinkView`], [`RestartReport`] |
 //!
 //! # Compatibility
@@ -27,6 +28,7 @@ mod debug;
 mod devices;
 mod dynamic;
 mod events;
+mod exec;
 mod images;
 mod inspection;
 mod logs;
@@ -53,6 +55,10 @@ pub use devices::{
 };
 pub use dynamic::DynamicView;
 pub use events::{EventPage, EventView, ExitView, HistoryPage, NODE_OWNER};
+pub use exec::{
+    EXEC_PATH, EXEC_PROTOCOL, ExecEnd, ExecRequest, FRAME_HEAD, FRAME_MAX, FrameHead, FrameKind,
+    parse_size, write_size,
+};
 pub use images::{ImageLeaseView, ImageUserView, ImageView, RemovedImageView};
 pub use inspection::{
     CommandView, Disclosure, ImageOfTaskView, Inspected, InspectionView, LeaseView, MountView,

@@ -17,6 +17,7 @@
 //! | `DELETE /v1/images?owner=…&name=…` | releases an owner's hold on an image that it does not use, and removes the image unless others keep it: a [`RemovedImageView`](switchyard_operator_api::RemovedImageView) as JSON; on the unix socket only |
 //! | `/v1/images/leases` | [`ImageLeaseView`](switchyard_operator_api::ImageLeaseView)s as JSON: what keeps content without an image; on the unix socket only |
 //! | `/v1/tasks/log?name=…` | a [`TaskLogView`](switchyard_operator_api::TaskLogView) as JSON: where the log of a task is; on the unix socket only |
+//! | `POST /v1/exec` | runs a command in a task, as the JSON in the body says: 101, and then [frames](switchyard_operator_api::FrameKind); on the unix socket only |
 //! | `/v1/containers?owner=…` | a [`ContainersView`](switchyard_operator_api::ContainersView) as JSON: counters of running tasks; on the unix socket only |
 //! | `/v1/devices?owner=…` | a [`DevicesView`](switchyard_operator_api::DevicesView) as JSON; on the unix socket only |
 //! | `DELETE /v1/devices/leases/{token}` | ends a lease that no sandbox uses, 204; on the unix socket only |
@@ -50,6 +51,7 @@ use std::time::Duration;
 mod access;
 mod answers;
 mod containers;
+mod exec;
 mod history;
 mod host;
 mod logs;
@@ -126,6 +128,7 @@ impl AdminPages {
                 .route("/v1/restart/{part}", post(restart))
                 .route("/v1/devices/leases/{token}", delete(release_lease))
                 .merge(containers::local_routes())
+                .merge(exec::routes())
                 .merge(history::routes())
                 .merge(logs::routes())
                 .merge(objects::routes())

@@ -7,7 +7,7 @@
 //!   ├──► metrics           /metrics
 //!   ├──► history           operations in flight, the audit log, events in memory and on record, traces
 //!   └──► page              the status page
-//! inspect, images, blockers, find, task_logs, container_metrics, owners   objects of all owners, as people name them
+//! inspect, images, blockers, exec_session, find, task_logs, container_metrics, owners   objects of all owners, as people name them
 //! ```
 //!
 //! It names no backend and no frontend: what it needs of them, the daemon gives it as functions and traits.
@@ -19,6 +19,7 @@ pub mod config;
 pub mod container_metrics;
 pub mod control;
 pub mod events;
+mod exec_session;
 mod find;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;

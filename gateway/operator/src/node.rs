@@ -16,8 +16,8 @@ use switchyard_logkeeper::Client;
 use switchyard_logkeeper::protocol::Stats;
 use switchyard_operator_api::programs::{self, ProgramView};
 use switchyard_operator_api::{
-    DevicesView, Disclosure, ImageLeaseView, ImageView, InspectionView, Objects, RemovedImageView,
-    TaskLogView, VERSION, VolumeView,
+    DevicesView, Disclosure, ExecRequest, ImageLeaseView, ImageView, InspectionView, Objects,
+    RemovedImageView, TaskLogView, VERSION, VolumeView,
 };
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -25,6 +25,7 @@ use tokio::time::timeout;
 use crate::blockers;
 use crate::container_metrics::{self, ContainerReading};
 use crate::control::{PluginHost, Reporter, RestartableProcess, SwarmControl};
+use crate::exec_session::ExecSession;
 use crate::images;
 use crate::inspect;
 use crate::metrics::ReportedFigures;
@@ -384,6 +385,14 @@ impl Node {
             ..
         } = &self.sources;
         task_logs::find(gateway, owners, logs, task).await
+    }
+
+    /// Runs a command in a task of any owner.
+    ///
+    /// # Errors
+    /// Those of [`ExecSession::start`].
+    pub(crate) async fn exec(&self, request: ExecRequest) -> Result<ExecSession> {
+        ExecSession::start(self.gateway(), &self.sources.owners, request).await
     }
 
     /// Ends a lease of devices that no sandbox uses.

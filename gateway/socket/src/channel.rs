@@ -3,11 +3,14 @@
 use std::error::Error as _;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, StatusCode, Uri};
+use http::header::{CONNECTION, UPGRADE};
+use http::{HeaderValue, Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
+use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use rustix::process::{Pid, test_kill_process};
 use switchyard_linux::process::Stat;
@@ -55,6 +58,18 @@ pub enum RequestError {
         /// Maximum size of an answer, in bytes.
         max: usize,
     },
+}
+
+/// A connection that is not HTTP any more.
+pub type UpgradedConnection = TokioIo<Upgraded>;
+
+/// The answer to a request that asks for another protocol.
+#[derive(Debug)]
+pub enum UpgradeAnswer {
+    /// The server speaks it from now on.
+    Upgraded(UpgradedConnection),
+    /// The server has answered the request instead.
+    Answered(StatusCode, Bytes),
 }
 
 /// Returns whether the process that listens at a socket exists. A listener of the daemon outlives it in the logkeeper, and
@@ -148,6 +163,47 @@ pub async fn post_json(
     exchange(socket, well_formed(Method::POST, path, body), usize::MAX).await
 }
 
+/// POSTs a body of JSON, and continues the connection in another protocol if the server agrees. `path` is well-formed.
+///
+/// # Errors
+/// As for [`get`].
+pub async fn upgrade(
+    socket: &Path,
+    path: &str,
+    protocol: &'static str,
+    body: Bytes,
+) -> Result<UpgradeAnswer, RequestError> {
+    let mut request = well_formed(Method::POST, path, body);
+    let headers = request.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static(protocol));
+    let fail = |source| failed(socket, source);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(connect(socket).await?)
+        .await
+        .map_err(fail)?;
+    // The connection must be polled for the answer; it completes when it is handed over.
+    let mut connection = pin!(connection.with_upgrades());
+    let exchange = async {
+        let response = sender.send_request(request).await.map_err(fail)?;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let upgraded = hyper::upgrade::on(response).await.map_err(fail)?;
+            return Ok(UpgradeAnswer::Upgraded(TokioIo::new(upgraded)));
+        }
+        let status = response.status();
+        let body = response.into_body().collect().await.map_err(fail)?;
+        Ok(UpgradeAnswer::Answered(status, body.to_bytes()))
+    };
+    let mut exchange = pin!(exchange);
+    tokio::select! {
+        answer = &mut exchange => answer,
+        ended = &mut connection => match ended {
+            // What the connection had received is there.
+            Ok(()) => exchange.await,
+            Err(error) => Err(fail(error)),
+        },
+    }
+}
+
 /// Sends one request, whose answer may have at most `max` bytes.
 ///
 /// # Errors
@@ -179,21 +235,8 @@ async fn exchange(
     request: Request<Full<Bytes>>,
     max: usize,
 ) -> Result<(StatusCode, Bytes), RequestError> {
-    let fail = |source: hyper::Error| {
-        let socket = socket.to_owned();
-        if is_closed(&source) {
-            RequestError::Ended { socket, source }
-        } else {
-            RequestError::Http { socket, source }
-        }
-    };
-    let stream = UnixStream::connect(socket)
-        .await
-        .map_err(|source| RequestError::Connect {
-            socket: socket.to_owned(),
-            source,
-        })?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+    let fail = |source| failed(socket, source);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(connect(socket).await?)
         .await
         .map_err(fail)?;
     let exchange = async {
@@ -218,6 +261,26 @@ async fn exchange(
     tokio::select! {
         answer = exchange => answer,
         Err(error) = connection => Err(fail(error)),
+    }
+}
+
+async fn connect(socket: &Path) -> Result<TokioIo<UnixStream>, RequestError> {
+    let connected = UnixStream::connect(socket).await;
+    connected
+        .map(TokioIo::new)
+        .map_err(|source| RequestError::Connect {
+            socket: socket.to_owned(),
+            source,
+        })
+}
+
+/// The error of a request whose connection failed.
+fn failed(socket: &Path, source: hyper::Error) -> RequestError {
+    let socket = socket.to_owned();
+    if is_closed(&source) {
+        RequestError::Ended { socket, source }
+    } else {
+        RequestError::Http { socket, source }
     }
 }
 

@@ -1,7 +1,10 @@
 //! Services that a real manager places on the daemon.
 
 use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
 
+use switchyard_tests::daemon::binary;
 use switchyard_tests::image::busybox;
 use switchyard_tests::registry::Registry;
 use switchyard_tests::swarm::SwarmCluster;
@@ -108,6 +111,14 @@ fn service_runs_outlives_kills_of_the_daemon_and_is_removed() {
     let running = |name: &str| (name.to_owned(), "running".to_owned());
     assert_eq!(objects(&worker), [running("web.1"), running("web.2")]);
     assert_eq!(worker.output(&["logs", "web.1"]), "served\n");
+    assert_eq!(
+        exec(
+            &worker,
+            "web.2",
+            "read word; echo $word; echo bad >&2; exit 7"
+        ),
+        (Some(7), "told\n".to_owned(), "bad\n".to_owned())
+    );
 
     let before = ids(&tasks(&cluster, "web"));
     for _ in 0..3 {
@@ -123,8 +134,33 @@ fn service_runs_outlives_kills_of_the_daemon_and_is_removed() {
 
     cluster.docker(&["service", "scale", "--detach", "web=1"]);
     cluster.wait_until("one task is removed", || objects(&worker).len() == 1);
+    let none = "0 B as downloaded were freed\n";
+    assert_eq!(worker.output(&["images", "prune"]), none, "it is used");
     cluster.docker(&["service", "rm", "web"]);
     wait_all_removed(&cluster, &worker);
+    assert_eq!(worker.output(&["images", "prune", "--older", "1d"]), none);
+    let pruned = worker.output(&["images", "prune"]);
+    assert!(pruned.starts_with("removed "), "{pruned}");
+    assert_eq!(worker.output(&["images", "--output", "json"]).trim(), "[]");
+}
+
+/// Runs a script in a task with `told` as its input; returns its exit code and output.
+fn exec(worker: &SwarmWorker, task: &str, script: &str) -> (Option<i32>, String, String) {
+    let mut child = Command::new(binary())
+        .args(["exec", "--socket"])
+        .arg(worker.root().run().join("admin.sock"))
+        .args(["-i", task, "sh", "-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary exists");
+    let mut stdin = child.stdin.take().expect("it was asked for");
+    stdin.write_all(b"told\n").expect("it is read");
+    drop(stdin);
+    let done = child.wait_with_output().expect("it ends");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it is text");
+    (done.status.code(), text(done.stdout), text(done.stderr))
 }
 
 #[test]
@@ -157,6 +193,7 @@ fn ends_of_tasks_are_told_in_the_words_of_docker() {
     // Managers keep completed tasks of a job for some time.
     worker.output(&["swarm", "leave"]);
     assert_eq!(objects(&worker), []);
+    assert_eq!(worker.output(&["images", "--output", "json"]).trim(), "[]");
 }
 
 #[test]

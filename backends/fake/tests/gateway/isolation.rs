@@ -54,6 +54,18 @@ async fn owners_cannot_see_or_change_each_others_objects() {
         refused(nomad.commands().exec(&id, &specs::exec(&["true"])).await),
         ErrorKind::NotFound
     );
+    // Nothing says of what exists that it does not.
+    for error in [
+        nomad.tasks().find(&id).unwrap_err(),
+        nomad.tasks().find(&id[..20]).unwrap_err(),
+        nomad.tasks().find("").unwrap_err(),
+        nomad.sandboxes().find(&sandbox).unwrap_err(),
+        nomad.sandboxes().find(&sandbox[..20]).unwrap_err(),
+    ] {
+        let text = error.report();
+        assert!(text.starts_with("nomad has no "), "{text}");
+        assert!(!text.contains("exist"), "{text}");
+    }
     let squatter = specs::task(Owner::Nomad, "squatter", BUSYBOX, ENDLESS);
     assert_eq!(
         refused(nomad.tasks().create(&sandbox, squatter).await),

@@ -23,6 +23,7 @@ use node::{IMAGES, TestNode, TestProcess, broken, endless};
 mod blockers;
 mod containers;
 mod devices;
+mod exec;
 mod images;
 mod logs;
 mod metrics_listener;

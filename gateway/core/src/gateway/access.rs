@@ -1,6 +1,6 @@
 //! One owner's access to the table and to the register of operations.
 
-use std::fmt;
+use std::fmt::{self, Display};
 use std::sync::Arc;
 
 use super::context::Context;
@@ -10,7 +10,6 @@ use crate::id::{Owner, SandboxId, TaskId};
 use crate::object::{Sandbox, Task};
 use crate::operation::{Caller, OperationKind, PendingOperation, Subject};
 use crate::state::TaskState;
-use crate::table::{no_sandbox, no_task};
 use crate::trace::TracePlace;
 
 /// Finds the objects of one owner, and registers operations on them. All views of a scope are made of it, so none of
@@ -99,7 +98,7 @@ impl OwnerAccess {
             Ok(id) => self.sandbox_by_id(id),
             Err(_) => {
                 let sandboxes = self.ready()?.table.sandboxes(self.owner);
-                only_match("sandbox", id, sandboxes, |sandbox| sandbox.id.to_string())
+                self.only_match("sandbox", id, sandboxes, |sandbox| sandbox.id.to_string())
             }
         };
         found.map_err(|error| self.unreadable_instead(error, UnreadableKind::Sandbox, id))
@@ -113,7 +112,7 @@ impl OwnerAccess {
         let found = self.ready()?.table.sandbox(id);
         found
             .filter(|sandbox| sandbox.meta.owner == self.owner)
-            .ok_or_else(|| no_sandbox(id))
+            .ok_or_else(|| self.missing("sandbox", &id))
     }
 
     /// The task with this id, or the only one whose id has this prefix.
@@ -125,7 +124,7 @@ impl OwnerAccess {
             Ok(id) => self.task_by_id(id),
             Err(_) => {
                 let tasks = self.ready()?.table.tasks(self.owner);
-                only_match("task", id, tasks, |task| task.id.to_string())
+                self.only_match("task", id, tasks, |task| task.id.to_string())
             }
         };
         found.map_err(|error| self.unreadable_instead(error, UnreadableKind::Task, id))
@@ -154,7 +153,40 @@ impl OwnerAccess {
         let found = self.ready()?.table.task(id);
         found
             .filter(|task| task.meta.owner == self.owner)
-            .ok_or_else(|| no_task(id))
+            .ok_or_else(|| self.missing("task", &id))
+    }
+
+    /// The error for an object that this owner does not have: another one may have it.
+    fn missing(&self, what: &str, id: &dyn Display) -> Error {
+        let owner = self.owner;
+        Error::not_found(format!(
+            "{owner} has no {what} {id}: `switchyard ps` lists those of all owners"
+        ))
+    }
+
+    /// The only one of these objects whose id begins so.
+    fn only_match<T>(
+        &self,
+        what: &str,
+        prefix: &str,
+        all: Vec<Arc<T>>,
+        id: impl Fn(&T) -> String,
+    ) -> Result<Arc<T>> {
+        let missing = || self.missing(what, &format_args!("{prefix:?}"));
+        if prefix.is_empty() {
+            return Err(missing());
+        }
+        let mut found = all
+            .into_iter()
+            .filter(|object| id(object).starts_with(prefix));
+        let first = found.next().ok_or_else(missing)?;
+        match found.next() {
+            None => Ok(first),
+            Some(_) => Err(Error::invalid(
+                format!("{what} id {prefix:?}"),
+                "is the prefix of several ids: give more digits",
+            )),
+        }
     }
 
     /// The task with this id, if it runs.
@@ -175,28 +207,5 @@ impl OwnerAccess {
                 task.state.as_str()
             ))),
         }
-    }
-}
-
-fn only_match<T>(
-    what: &str,
-    prefix: &str,
-    all: Vec<Arc<T>>,
-    id: impl Fn(&T) -> String,
-) -> Result<Arc<T>> {
-    let missing = || Error::not_found(format!("{what} {prefix:?} does not exist"));
-    if prefix.is_empty() {
-        return Err(missing());
-    }
-    let mut found = all
-        .into_iter()
-        .filter(|object| id(object).starts_with(prefix));
-    let first = found.next().ok_or_else(missing)?;
-    match found.next() {
-        None => Ok(first),
-        Some(_) => Err(Error::invalid(
-            format!("{what} id {prefix:?}"),
-            "is the prefix of several ids: give more digits",
-        )),
     }
 }

@@ -9,10 +9,11 @@ use http::uri::Authority;
 use http::{Method, Request, StatusCode, Version};
 use hyper::body::Body;
 use switchyard_linux::beginning;
+use switchyard_operator_api::EXEC_PATH;
 
 use crate::hosts::KnownHosts;
 
-/// The only page that takes a body.
+/// A page that takes a body; the other one is [`EXEC_PATH`].
 pub(super) const JOIN_PATH: &str = "/v1/swarm/join";
 
 /// The host names that a listener accepts.
@@ -106,7 +107,7 @@ fn misdirected(host: &str) -> (StatusCode, String) {
 /// Returns whether a page may read the body of this request, within its own limit. A listener that does not
 /// have the page does not read the body.
 fn takes_body(request: &Request<impl Body>) -> bool {
-    request.method() == Method::POST && request.uri().path() == JOIN_PATH
+    request.method() == Method::POST && [JOIN_PATH, EXEC_PATH].contains(&request.uri().path())
 }
 
 #[cfg(test)]
@@ -201,6 +202,8 @@ mod tests {
             ),
             (Method::GET, JOIN_PATH, Some(StatusCode::PAYLOAD_TOO_LARGE)),
             (Method::POST, JOIN_PATH, None),
+            (Method::GET, EXEC_PATH, Some(StatusCode::PAYLOAD_TOO_LARGE)),
+            (Method::POST, EXEC_PATH, None),
         ] {
             let request = Request::builder()
                 .method(method)

@@ -38,6 +38,7 @@ use tower::ServiceExt as _;
 
 use super::access::is_root;
 use super::answers::text;
+use super::exec::Continued;
 use super::host::{self, Hosts};
 
 /// The time that a new connection has for the head of its first request.
@@ -299,7 +300,9 @@ async fn requests(
     place: Arc<ConnectionState>,
     last: impl Future<Output = ()> + Send,
 ) {
+    let continued = Mutex::new(None);
     let service = service_fn(|request: Request<Incoming>| {
+        let continued = &continued;
         let router = router.clone();
         let place = Arc::clone(&place);
         let caller = caller.clone();
@@ -312,22 +315,28 @@ async fn requests(
             let refusal = is_long
                 .then(long)
                 .or_else(|| host::refusal(hosts, &request));
-            let answer = match refusal {
+            let mut answer = match refusal {
                 Some((status, why)) => text(status, why),
                 None => match caller.scope(router.oneshot(request.map(Body::new))).await {
                     Ok(answer) => answer,
                     Err(never) => match never {},
                 },
             };
-            // The answer is sent within the idle limit: a client that does not read it keeps no place.
-            place.set(ConnectionPhase::Idle);
+            if let Some(work) = Continued::take(&mut answer) {
+                *continued.lock() = Some(work);
+                place.set(ConnectionPhase::Continued);
+            } else {
+                // The answer is sent within the idle limit: a client that does not read it keeps no place.
+                place.set(ConnectionPhase::Idle);
+            }
             Ok::<_, Infallible>(answer)
         }
     });
     let mut served = http1::Builder::new();
     let served = served
         .max_buf_size(limits.max_header_bytes)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
     tokio::pin!(served, last);
     let ended = tokio::select! {
         ended = &mut served => ended,
@@ -339,6 +348,10 @@ async fn requests(
     };
     if let Err(error) = ended {
         tracing::debug!(%error, "an admin connection broke");
+    }
+    let work = continued.lock().take();
+    if let Some(work) = work {
+        work.await;
     }
 }
 
@@ -393,6 +406,8 @@ enum ConnectionPhase {
     Page,
     /// It has been answered.
     Idle,
+    /// It has been answered, and is not HTTP any more.
+    Continued,
 }
 
 impl PeerClass {
@@ -518,7 +533,8 @@ impl ConnectionTable {
         let idle = self.open.iter().filter_map(|place| {
             let place = place.upgrade()?;
             let (doing, since) = place.state();
-            (doing != ConnectionPhase::Page && is_meant(&place)).then_some((since, place))
+            let is_idle = matches!(doing, ConnectionPhase::Head | ConnectionPhase::Idle);
+            (is_idle && is_meant(&place)).then_some((since, place))
         });
         idle.min_by_key(|(since, _)| *since).map(|(_, place)| place)
     }
@@ -548,12 +564,13 @@ impl ConnectionState {
     /// Time at which the connection is closed if its activity does not change.
     fn deadline(&self, limits: &Limits) -> Instant {
         let (doing, since) = self.state();
-        since
-            + match doing {
-                ConnectionPhase::Head => limits.header_timeout,
-                ConnectionPhase::Page => PAGE_LIMIT,
-                ConnectionPhase::Idle => limits.idle_timeout,
-            }
+        match doing {
+            ConnectionPhase::Head => since + limits.header_timeout,
+            ConnectionPhase::Page => since + PAGE_LIMIT,
+            ConnectionPhase::Idle => since + limits.idle_timeout,
+            // It has none, and is looked at again.
+            ConnectionPhase::Continued => Instant::now() + limits.idle_timeout,
+        }
     }
 }
 

@@ -1,0 +1,202 @@
+//! Commands that an operator runs in tasks of all owners.
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use serde_json::json;
+use switchyard_core::id::Owner;
+use switchyard_core::object::Task;
+use switchyard_operator_api::{EXEC_PATH, EXEC_PROTOCOL, FrameHead, FrameKind};
+use switchyard_socket::channel::{self, UpgradeAnswer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::node::{TestNode, endless};
+use super::{Pages, run};
+use crate::support::{exe, soon};
+
+/// Runs `switchyard exec` with this input.
+async fn exec(pages: &Pages, words: &[&str], input: &'static str) -> Output {
+    let socket = pages.socket();
+    let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+    let ran = tokio::task::spawn_blocking(move || {
+        let mut child = Command::new(exe())
+            .args(["exec", "--socket", &socket])
+            .args(words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        // The command may have ended before it reads.
+        let written = std::thread::spawn(move || drop(stdin.write_all(input.as_bytes())));
+        let output = child.wait_with_output().unwrap();
+        written.join().unwrap();
+        output
+    });
+    soon("the command", ran).await.unwrap()
+}
+
+async fn running(node: &TestNode, owner: Owner, name: &str) -> Arc<Task> {
+    node.run(endless(owner, name)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_runs_in_the_task_of_any_owner_with_its_streams_and_its_exit_code() {
+    let node = TestNode::new().await;
+    for (owner, name) in [
+        (Owner::Kubernetes, "pod-task"),
+        (Owner::Nomad, "job-task"),
+        (Owner::Swarm, "service-task"),
+        (Owner::Host, "host-task"),
+    ] {
+        running(&node, owner, name).await;
+    }
+    let pages = Pages::serve(node).await;
+    let script = "echo out; echo err >&2; exit 4";
+    for task in ["pod-task", "job-task", "service-task", "host-task"] {
+        let output = exec(&pages, &[task, "sh", "-c", script], "").await;
+        assert_eq!(
+            (
+                output.status.code(),
+                output.stdout.as_slice(),
+                output.stderr.as_slice()
+            ),
+            (Some(4), &b"out\n"[..], &b"err\n"[..]),
+            "{task}"
+        );
+    }
+    let output = exec(&pages, &["-i", "job-task", "--", "cat"], "told\n").await;
+    assert_eq!(
+        (output.status.code(), output.stdout.as_slice()),
+        (Some(0), &b"told\n"[..])
+    );
+    let text = "switchyard\n".repeat(30_000);
+    let output = exec(&pages, &["--interactive", "job-task", "cat"], text.leak()).await;
+    assert_eq!(
+        (output.status.code(), output.stdout.len()),
+        (Some(0), 330_000)
+    );
+    // Without `-i` there is no input.
+    let output = exec(&pages, &["job-task", "cat"], "told\n").await;
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_that_cannot_be_run_is_refused_with_what_is_wrong() {
+    let node = TestNode::new().await;
+    running(&node, Owner::Swarm, "web").await;
+    let ended = running(&node, Owner::Nomad, "ended").await;
+    let scope = node.gateway.scope(Owner::Nomad);
+    let id = ended.id.to_string();
+    scope
+        .tasks()
+        .stop(&id, std::time::Duration::ZERO)
+        .await
+        .unwrap();
+    let sandbox = node
+        .sandbox(switchyard_contract::specs::sandbox(
+            Owner::Kubernetes,
+            "pod",
+        ))
+        .await;
+    let pages = Pages::serve(node).await;
+    let sandbox = sandbox.id.to_string();
+    for (words, part) in [
+        (vec!["no-such", "true"], "nothing has the name \"no-such\""),
+        (vec![sandbox.as_str(), "true"], "is a sandbox"),
+        (vec!["ended", "true"], "is exited, not running"),
+        (vec!["web", "/no/such"], "/no/such"),
+    ] {
+        let output = exec(&pages, &words, "").await;
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains(part), "{text}");
+        assert!(!text.contains("does not exist"), "{text}");
+    }
+    // A terminal needs one.
+    let output = exec(&pages, &["-it", "web", "sh"], "").await;
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("standard input is none"), "{text}");
+    let output = run(&["exec", "--socket", &pages.socket(), "web"]).await;
+    assert_eq!(output.status.code(), Some(2));
+}
+
+async fn open(pages: &Pages, body: serde_json::Value) -> UpgradeAnswer {
+    let socket = pages.node.dir.path().join("admin.sock");
+    let body = Bytes::from(body.to_string());
+    let asked = channel::upgrade(&socket, EXEC_PATH, EXEC_PROTOCOL, body);
+    soon("an answer", asked).await.unwrap()
+}
+
+#[tokio::test]
+async fn command_is_killed_with_its_client_although_it_reads_nothing() {
+    let node = TestNode::new().await;
+    running(&node, Owner::Swarm, "web").await;
+    let pages = Pages::serve(node).await;
+    let body = json!({ "task": "web", "command": ["sleep", "1000"], "stdin": true });
+    let UpgradeAnswer::Upgraded(mut connection) = open(&pages, body.clone()).await else {
+        panic!("the command runs")
+    };
+    assert_eq!(pages.node.fake.processes(), 1);
+    // It does not read this.
+    let head = FrameHead::write(FrameKind::Input, 5).unwrap();
+    connection.write_all(&head).await.unwrap();
+    connection.write_all(b"hello").await.unwrap();
+    drop(connection);
+    let gone = async {
+        while pages.node.fake.processes() > 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    soon("the end of the command", gone).await;
+
+    // A client that sends what it must not loses its session.
+    let UpgradeAnswer::Upgraded(mut connection) = open(&pages, body).await else {
+        panic!("the command runs")
+    };
+    connection.write_all(&[9; 5]).await.unwrap();
+    let mut rest = Vec::new();
+    drop(soon("the end", connection.read_to_end(&mut rest)).await);
+    assert!(rest.is_empty(), "{rest:?}");
+}
+
+#[tokio::test]
+async fn requests_of_another_form_are_refused() {
+    let node = TestNode::new().await;
+    running(&node, Owner::Swarm, "web").await;
+    let pages = Pages::serve(node).await;
+    for (body, expected) in [
+        (json!({ "task": "web" }), StatusCode::BAD_REQUEST),
+        (json!([1]), StatusCode::BAD_REQUEST),
+        (
+            json!({ "task": "web", "command": [] }),
+            StatusCode::BAD_REQUEST,
+        ),
+        (
+            json!({ "task": "", "command": ["true"] }),
+            StatusCode::BAD_REQUEST,
+        ),
+        (
+            json!({ "task": "other", "command": ["true"] }),
+            StatusCode::NOT_FOUND,
+        ),
+    ] {
+        let shown = body.to_string();
+        match open(&pages, body).await {
+            UpgradeAnswer::Answered(status, _) => assert_eq!(status, expected, "{shown}"),
+            UpgradeAnswer::Upgraded(_) => panic!("{shown} is run"),
+        }
+    }
+    let (status, text) = pages.ask(Method::POST, EXEC_PATH).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    assert!(text.contains("switchyard exec"), "{text}");
+    let words = format!(
+        "POST {EXEC_PATH} HTTP/1.1\r\nHost: localhost\r\nUpgrade: {EXEC_PROTOCOL}\r\nConnection: close\r\n\r\n"
+    );
+    assert!(pages.say(&words).await.starts_with("HTTP/1.1 404"));
+    assert_eq!(pages.node.fake.processes(), 0);
+}
