@@ -37,6 +37,10 @@ pub struct Group {
     /// The resource name for pods, such as `acme.com/tpu`; empty if the group is not offered to kubelets.
     #[serde(default)]
     pub resource: String,
+    /// The kind under which a swarm is offered the devices, such as `NVIDIA-GPU`; empty for the resource, or else the
+    /// full name.
+    #[serde(default)]
+    pub swarm_kind: String,
     /// Device nodes by their paths.
     #[serde(default)]
     pub paths: Vec<Entry>,
@@ -217,6 +221,11 @@ impl Group {
                     "resource",
                     format!("{:?} is no resource of kubelets: {why}", self.resource),
                 )
+            })?;
+        }
+        if !self.swarm_kind.is_empty() {
+            resource::check_plain_kind(&self.swarm_kind).map_err(|why| {
+                Error::invalid("swarm_kind", format!("{:?}: {why}", self.swarm_kind))
             })?;
         }
         if !(1..=SHARES_MAX).contains(&self.shares) {

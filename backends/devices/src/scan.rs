@@ -197,6 +197,8 @@ pub(crate) fn without_devices(group: &Group) -> DeviceGroup {
         kind,
         name,
         resource,
+        // Of the offer to a swarm, which takes it from the configuration.
+        swarm_kind: _,
         paths: _,
         usb: _,
         pci: _,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use switchyard_device_host::ReservedNames;
 use switchyard_devices::Group;
+use switchyard_swarm::{DeviceKinds, default_kind};
 
 use super::{DescribedDevices, DeviceHost, KubeletDevices};
 
@@ -98,6 +99,25 @@ impl DevicesConfig {
                 .map(|group| [group.vendor.clone(), group.kind.clone(), group.name.clone()])
                 .collect(),
         }
+    }
+
+    /// The kinds under which a swarm is offered groups and resources of vendors' plugins that name one.
+    #[must_use]
+    pub fn swarm_kinds(&self) -> DeviceKinds {
+        let of_groups = self.groups.iter().map(|group| {
+            let name = [&group.vendor, &group.kind, &group.name].map(String::as_str);
+            (default_kind(&group.resource, name), &group.swarm_kind)
+        });
+        let of_plugins = self
+            .host
+            .resources
+            .iter()
+            .map(|resource| (resource.name.clone(), &resource.swarm_kind));
+        of_groups
+            .chain(of_plugins)
+            .filter(|(_, kind)| !kind.is_empty())
+            .map(|(of, kind)| (of, kind.clone()))
+            .collect()
     }
 
     /// Returns the time for which an orchestrator keeps devices that it was allocated but has not used yet.

@@ -24,7 +24,7 @@ use switchyard_ledger::Journal;
 use switchyard_logkeeper::reader::LogLocation;
 use switchyard_operator::owners::{OwnerFunctions, Owners, log_beneath};
 use switchyard_streaming::Sessions;
-use switchyard_swarm::AllowedDevices;
+use switchyard_swarm::{AllowedDevices, DeviceKinds};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
@@ -52,6 +52,8 @@ pub struct LiveSettings {
     pod_resources: Reloadable<PathBuf>,
     /// The devices that services of a swarm may name.
     swarm_devices: Reloadable<AllowedDevices>,
+    /// The kinds under which a swarm is offered devices.
+    swarm_device_kinds: Reloadable<DeviceKinds>,
     /// For how long images of a swarm stay that no task uses.
     swarm_image_retention: Reloadable<Option<Duration>>,
 }
@@ -70,6 +72,7 @@ impl LiveSettings {
             cri: cri_settings(&config.cri).into(),
             pod_resources: config.devices.kubelet.pod_resources_socket.clone().into(),
             swarm_devices: config.swarm.allow_devices.clone().into(),
+            swarm_device_kinds: config.devices.swarm_kinds().into(),
             swarm_image_retention: config.swarm.image_retention().into(),
         }
     }
@@ -80,6 +83,7 @@ impl LiveSettings {
         self.pod_resources
             .set(config.devices.kubelet.pod_resources_socket.clone());
         self.swarm_devices.set(config.swarm.allow_devices.clone());
+        self.swarm_device_kinds.set(config.devices.swarm_kinds());
         self.swarm_image_retention
             .set(config.swarm.image_retention());
     }

@@ -34,7 +34,11 @@ pub struct ResourceConfig {
     /// The resource name, such as `nvidia.com/gpu`.
     pub name: String,
     /// Maximum number of its devices for each owner; an owner that is not named may hold all.
+    #[serde(default)]
     pub quota: BTreeMap<String, usize>,
+    /// The kind under which a swarm is offered its devices, such as `NVIDIA-GPU`; empty for its name.
+    #[serde(default)]
+    pub swarm_kind: String,
 }
 
 // === impl Config ===
@@ -85,7 +89,12 @@ impl Config {
 
     fn check_resources(&self) -> Result<(), String> {
         let mut names = BTreeSet::new();
-        for ResourceConfig { name, quota } in &self.resources {
+        for ResourceConfig {
+            name,
+            quota,
+            swarm_kind,
+        } in &self.resources
+        {
             if let Err(why) = resource::check(name) {
                 return Err(format!(
                     "name: {name:?} is no resource that a device plugin can have: {why}"
@@ -96,6 +105,11 @@ impl Config {
             }
             if let Err(error) = quota::parse(quota) {
                 return Err(format!("{name}: {error}"));
+            }
+            if !swarm_kind.is_empty()
+                && let Err(why) = resource::check_plain_kind(swarm_kind)
+            {
+                return Err(format!("{name}: swarm_kind: {swarm_kind:?}: {why}"));
             }
         }
         Ok(())
@@ -123,6 +137,27 @@ mod tests {
     }
 
     #[test]
+    fn kind_of_a_resource_for_a_swarm_has_no_slash() {
+        for (kind, is_valid) in [
+            ("", true),
+            ("NVIDIA-GPU", true),
+            ("gpu", true),
+            ("acme.com/gpu", false),
+            ("gpu=2", false),
+        ] {
+            let config = Config {
+                resources: vec![ResourceConfig {
+                    name: "acme.com/gpu".to_owned(),
+                    quota: BTreeMap::new(),
+                    swarm_kind: kind.to_owned(),
+                }],
+                ..Config::default()
+            };
+            assert_eq!(config.check(&[]).is_ok(), is_valid, "{kind}");
+        }
+    }
+
+    #[test]
     fn resource_configuration_is_validated() {
         let check = |resources: &[(&str, &str)]| {
             let config = Config {
@@ -131,6 +166,7 @@ mod tests {
                     .map(|(name, owner)| ResourceConfig {
                         name: (*name).to_owned(),
                         quota: BTreeMap::from([((*owner).to_owned(), 2)]),
+                        swarm_kind: String::new(),
                     })
                     .collect(),
                 ..Config::default()

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use switchyard_core::device::Inventories;
 use switchyard_core::gateway::Scope;
 use switchyard_core::object::Task;
+use switchyard_core::reload::Reloadable;
 use switchyard_core::spec::Reserved;
 use switchyard_core::state::TaskState;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
@@ -24,6 +25,7 @@ use crate::session::description::NodeFacts;
 mod devices;
 mod enforcement;
 
+pub use devices::{DeviceKinds, default_kind};
 use enforcement::{ChangedEnforcement, Enforcement};
 
 /// The interval at which the reservations of other owners are read. Managers get a change every ten seconds at most.
@@ -74,12 +76,12 @@ impl Offer {
     /// Begins to publish the offer. Needs a runtime.
     pub(crate) fn begin(
         scope: Scope,
-        facts: NodeFacts,
+        (facts, kinds): (NodeFacts, Reloadable<DeviceKinds>),
         reservations: Arc<Mutex<Reservations>>,
         told: watch::Sender<NodeFacts>,
     ) -> Self {
         let (made, is_made) = watch::channel(false);
-        let keep = tokio::spawn(keep(scope, facts, reservations, (told, made)));
+        let keep = tokio::spawn(keep(scope, (facts, kinds), reservations, (told, made)));
         Self {
             is_made,
             _keep: AbortOnDropHandle::new(keep),
@@ -240,7 +242,7 @@ fn offered(facts: &NodeFacts, node: NodeCapacity, claimed: Claimed) -> (NodeFact
 /// Keeps the published facts up to date, until nobody listens any more. Cancel-safe.
 async fn keep(
     scope: Scope,
-    facts: NodeFacts,
+    (facts, kinds): (NodeFacts, Reloadable<DeviceKinds>),
     reservations: Arc<Mutex<Reservations>>,
     (told, made): (watch::Sender<NodeFacts>, watch::Sender<bool>),
 ) {
@@ -259,7 +261,8 @@ async fn keep(
     let mut known_left_out = 0;
     loop {
         let claimed = claimed(&scope, &reservations);
-        let (offered, left_out) = offered(&facts, capacity(&scope, &devices), claimed);
+        let (offered, left_out) =
+            offered(&facts, capacity(&scope, &devices, &kinds.get()), claimed);
         if left_out != known_left_out {
             known_left_out = left_out;
             let most = devices::OFFERED_MAX;
@@ -284,13 +287,13 @@ async fn keep(
 }
 
 /// Returns the node's resources at the moment.
-fn capacity(scope: &Scope, devices: &Inventories) -> NodeCapacity {
+fn capacity(scope: &Scope, devices: &Inventories, kinds: &DeviceKinds) -> NodeCapacity {
     let devices = devices.borrow().clone();
     NodeCapacity {
         all: scope.claims().capacity().unwrap_or_default(),
         others: scope.claims().reserved_by_others(),
         devices: devices
-            .map(|inventory| devices::free(&inventory))
+            .map(|inventory| devices::free(&inventory, kinds))
             .unwrap_or_default(),
     }
 }

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use crate::dependencies::Dependencies;
 use crate::executor::MemberName;
 use crate::health::CheckRunner;
-use crate::offer::Reservations;
+use crate::offer::{DeviceKinds, Reservations};
 use crate::plan::{AllowedDevices, PlanContext};
 use crate::secrets::SecretFiles;
 use crate::session::description::NodeFacts;
@@ -36,6 +36,8 @@ pub struct TaskExecutorSettings {
     pub logkeeper: Option<Arc<logkeeper::Client>>,
     /// The CDI names of the devices that services may name.
     pub allowed_devices: Reloadable<AllowedDevices>,
+    /// The kinds under which groups of devices are offered.
+    pub device_kinds: Reloadable<DeviceKinds>,
 }
 
 /// State that the workers share.

@@ -167,7 +167,8 @@ impl TaskExecutor {
     ) -> Self {
         let reservations = Arc::<Mutex<Reservations>>::default();
         let (told, receiver) = watch::channel(facts.clone());
-        let offer = Offer::begin(scope.clone(), facts, Arc::clone(&reservations), told);
+        let offered = (facts, settings.device_kinds.clone());
+        let offer = Offer::begin(scope.clone(), offered, Arc::clone(&reservations), told);
         let files = SecretFiles::new(settings.files_dir.clone());
         Self::of(
             scope,

@@ -50,6 +50,7 @@ impl SwarmNode {
             pull_timeout: LIMIT,
             logkeeper: None,
             allowed_devices: Reloadable::default(),
+            device_kinds: Reloadable::default(),
         };
         let (_, facts) = watch::channel(facts("host-1"));
         let reports = Arc::<Reports>::default();

@@ -9,6 +9,7 @@ pub(crate) fn group(name: &str, paths: &[String]) -> Group {
         kind: "tpu".to_owned(),
         name: name.to_owned(),
         resource: String::new(),
+        swarm_kind: String::new(),
         paths: paths.iter().map(|path| path.as_str().into()).collect(),
         usb: Vec::new(),
         pci: Vec::new(),
@@ -60,6 +61,7 @@ fn what_is_no_group_is_refused_by_its_key() {
     check(|group| group.permissions = "rwmrwm".into(), "permissions: ");
     check(|group| group.env = "A=B".into(), "env: ");
     check(|group| group.resource = "tpu".into(), "resource: ");
+    check(|group| group.swarm_kind = "a/b".into(), "swarm_kind: ");
     check(|group| group.shares = 0, "shares: ");
     check(|group| group.shares = 1001, "shares: ");
     check(

@@ -42,6 +42,8 @@ fn device_configuration_parses_as_documented_and_round_trips() {
         (&*gpu.name, gpu.quota["kubernetes"], gpu.quota["nomad"]),
         ("nvidia.com/gpu", 2, 1)
     );
+    let kinds = |loaded: &Loaded| loaded.effective.config.devices.swarm_kinds();
+    assert_eq!(kinds(&loaded)["nvidia.com/gpu"], "NVIDIA-GPU");
     let back: Config = toml::from_str(&loaded.effective.dump(true)).unwrap();
     assert_eq!(back, loaded.effective.config);
     let table = "version = 1\n[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\npaths = [\"/dev/a*\"]\n";
@@ -53,6 +55,11 @@ fn device_configuration_parses_as_documented_and_round_trips() {
         ),
         ("default", "rw")
     );
+    assert_eq!(kinds(&loaded).len(), 0);
+    let with_kind = load(&Etc::new(&format!("{table}swarm_kind = \"gpu\"\n")).sources()).unwrap();
+    assert_eq!(kinds(&with_kind)["acme/tpu/default"], "gpu");
+    let wrong = message(&format!("{table}swarm_kind = \"acme.com/gpu\"\n"));
+    assert!(wrong.contains("devices.groups: swarm_kind: "), "{wrong}");
     assert!(message(&format!("{table}path = 1\n")).contains("did you mean \"paths\"?"));
 }
 

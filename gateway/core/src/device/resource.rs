@@ -1,4 +1,4 @@
-//! Names of extended resources, as kubelets accept them from a device plugin.
+//! Names of extended resources, as kubelets accept them from a device plugin, and of kinds without a prefix.
 
 /// The longest name part, in bytes.
 const NAME_MAX: usize = 63;
@@ -31,6 +31,20 @@ pub fn check(resource: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
+/// Checks that a text can be a kind of devices without a prefix, such as `NVIDIA-GPU`: no resource and no full name of a
+/// group is one, as they have slashes.
+///
+/// # Errors
+/// The reason why it cannot.
+pub fn check_plain_kind(kind: &str) -> Result<(), &'static str> {
+    if kind.len() > NAME_MAX || !is_name(kind) {
+        return Err(
+            "it is no name of at most 63 letters, digits, `-`, `_` and `.` that begins and ends with a letter or digit",
+        );
+    }
+    Ok(())
+}
+
 /// A label of a DNS name, as in RFC 1123.
 fn is_label(label: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
@@ -51,6 +65,27 @@ fn has_ends(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn plain_kinds_are_names_without_a_slash() {
+        for kind in ["gpu", "NVIDIA-GPU", "A100_80.GB", "7", &"x".repeat(63)] {
+            assert_eq!(check_plain_kind(kind), Ok(()), "{kind}");
+        }
+        for kind in [
+            "",
+            "nvidia.com/gpu",
+            "gpu=1",
+            "a,b",
+            "-gpu",
+            "gpu-",
+            "g pu",
+            "gpü",
+            "g%70u",
+            &"x".repeat(64),
+        ] {
+            assert!(check_plain_kind(kind).is_err(), "{kind}");
+        }
+    }
 
     #[test]
     fn names_are_those_that_kubelets_take() {

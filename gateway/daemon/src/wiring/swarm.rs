@@ -93,6 +93,7 @@ pub fn swarm(
             pull_timeout: PULL_LIMIT,
             logkeeper: Some(Arc::new(logkeeper::Client::new(config.logkeeper_socket()))),
             allowed_devices: settings.swarm_devices.clone(),
+            device_kinds: settings.swarm_device_kinds.clone(),
         },
     });
     SwarmNode::new(NodeParts {

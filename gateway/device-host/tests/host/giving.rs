@@ -136,6 +136,7 @@ async fn resource_quota_applies_per_owner_also_to_later_plugins() {
     let resource = ResourceConfig {
         name: GPU.to_owned(),
         quota,
+        swarm_kind: String::new(),
     };
     let node = HostFixture::configured(Inventory::default(), vec![resource]).await;
     let vendor = node.vendor("gpu-1.sock", &IDS).await;

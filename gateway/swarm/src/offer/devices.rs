@@ -1,7 +1,7 @@
-//! The devices that are offered to the scheduler: named generic resources whose kind is the group and whose
-//! value is the slot.
+//! The devices that are offered to the scheduler: named generic resources whose kind is the group, or what the
+//! configuration calls it, and whose value is the slot.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use switchyard_core::device::{DeviceGroup, Health, Inventory};
@@ -12,12 +12,16 @@ use crate::plan::AssignedDevice;
 /// message of raft, which is limited to 1.5 MiB; a device takes up to 400 bytes.
 pub(super) const OFFERED_MAX: usize = 1024;
 
+/// The kinds that the configuration gives groups, by their [`default_kind`]. Several groups may have one kind: a slot has
+/// its own id.
+pub type DeviceKinds = BTreeMap<String, String>;
+
 /// The devices that tasks of the swarm may have, of the swarm's own view of the node: a slot that another owner has is
 /// unhealthy there, and so are those beyond the swarm's quota.
-pub(super) fn free(inventory: &Inventory) -> Vec<AssignedDevice> {
+pub(super) fn free(inventory: &Inventory, kinds: &DeviceKinds) -> Vec<AssignedDevice> {
     let mut devices = Vec::new();
     for group in &inventory.groups {
-        let kind = kind(group);
+        let kind = kind(group, kinds);
         // The devices of a view are slots.
         let healthy = group
             .devices
@@ -31,16 +35,29 @@ pub(super) fn free(inventory: &Inventory) -> Vec<AssignedDevice> {
     devices
 }
 
-/// The kind of the generic resource that a group is: its resource, or `vendor/type/name`. A resource has one slash, so
+/// The kind of the generic resource that a group is.
+fn kind(group: &DeviceGroup, kinds: &DeviceKinds) -> String {
+    let DeviceGroup {
+        vendor,
+        kind,
+        name,
+        resource,
+        ..
+    } = group;
+    let default = default_kind(resource, [vendor, kind, name]);
+    kinds.get(&default).cloned().unwrap_or(default)
+}
+
+/// The kind of a group that the configuration gives none: its resource, or `vendor/type/name`. A resource has one slash, so
 /// that no two groups have the same kind. Characters that `docker service create --generic-resource KIND=NUMBER` takes
 /// for its own are written as `%` and two hexadecimal digits, and so are all others that are not plain.
-pub(super) fn kind(group: &DeviceGroup) -> String {
-    if !group.resource.is_empty() {
-        return group.resource.clone();
+#[must_use]
+pub fn default_kind(resource: &str, name: [&str; 3]) -> String {
+    if resource.is_empty() {
+        name.map(plain).join("/")
+    } else {
+        resource.to_owned()
     }
-    [&group.vendor, &group.kind, &group.name]
-        .map(|part| plain(part))
-        .join("/")
 }
 
 fn plain(part: &str) -> String {
@@ -63,10 +80,12 @@ pub(super) fn offered(
     free: impl IntoIterator<Item = AssignedDevice>,
     assigned: BTreeSet<AssignedDevice>,
 ) -> (Vec<(String, String)>, usize) {
+    // Also under another kind, which its group had when it was assigned.
+    let taken: BTreeSet<String> = assigned.iter().map(|device| device.id.clone()).collect();
     let mut all = assigned;
     let mut left_out = 0;
     for device in free {
-        if all.contains(&device) {
+        if taken.contains(&device.id) || all.contains(&device) {
             continue;
         }
         if all.len() < OFFERED_MAX {
@@ -102,19 +121,58 @@ mod tests {
 
     #[test]
     fn kinds_are_distinct_words_that_the_docker_client_takes() {
+        let none = DeviceKinds::new();
         let group = |vendor: &str, kind_of: &str, name: &str| {
-            kind(&DeviceGroup::new(vendor, kind_of, name))
+            kind(&DeviceGroup::new(vendor, kind_of, name), &none)
         };
         assert_eq!(group("acme", "tpu", "v2"), "acme/tpu/v2");
         assert_eq!(group("a=b", "x,y%", "ü"), "a%3Db/x%2Cy%25/%C3%BC");
         let resource = "acme.com/tpu".to_owned();
         assert_eq!(
-            kind(&DeviceGroup {
-                resource,
-                ..DeviceGroup::new("a", "b", "c")
-            }),
+            kind(
+                &DeviceGroup {
+                    resource,
+                    ..DeviceGroup::new("a", "b", "c")
+                },
+                &none
+            ),
             "acme.com/tpu"
         );
+    }
+
+    #[test]
+    fn group_has_the_kind_of_the_configuration() {
+        let with_resource = |resource: &str| DeviceGroup {
+            resource: resource.to_owned(),
+            ..DeviceGroup::new("acme", "tpu", "v2")
+        };
+        let kinds = DeviceKinds::from(
+            [
+                ("nvidia.com/gpu", "NVIDIA-GPU"),
+                ("acme/tpu/v2", "tpu"),
+                ("acme.com/tpu", "tpu"),
+            ]
+            .map(|(of, kind)| (of.to_owned(), kind.to_owned())),
+        );
+        for (resource, expected) in [
+            ("nvidia.com/gpu", "NVIDIA-GPU"),
+            ("", "tpu"),
+            ("acme.com/tpu", "tpu"),
+            ("other.com/nic", "other.com/nic"),
+        ] {
+            assert_eq!(kind(&with_resource(resource), &kinds), expected);
+        }
+    }
+
+    #[test]
+    fn device_of_a_task_is_not_offered_again_under_the_new_kind_of_its_group() {
+        let assigned = BTreeSet::from([device("acme.com/tpu", "a0")]);
+        let free = vec![device("tpu", "a0"), device("tpu", "a1")];
+        let (mut named, left_out) = offered(free, assigned);
+        named.sort();
+        let expected = [("acme.com/tpu", "a0"), ("tpu", "a1")];
+        let expected = expected.map(|(kind, id)| (kind.to_owned(), id.to_owned()));
+        assert_eq!((named, left_out), (expected.to_vec(), 0));
     }
 
     #[test]
@@ -136,9 +194,12 @@ mod tests {
             ..DeviceGroup::new("acme", "tpu", "v2")
         };
         assert_eq!(
-            free(&Inventory {
-                groups: vec![Arc::new(group)]
-            }),
+            free(
+                &Inventory {
+                    groups: vec![Arc::new(group)]
+                },
+                &DeviceKinds::new()
+            ),
             [device("acme/tpu/v2", "a0")]
         );
     }

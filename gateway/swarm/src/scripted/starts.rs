@@ -108,6 +108,7 @@ async fn task_that_takes_long_to_start_is_started_once_however_often_it_is_assig
         pull_timeout: Duration::from_secs(60),
         logkeeper: None,
         allowed_devices: Reloadable::default(),
+        device_kinds: Reloadable::default(),
     };
     let facts = watch::Sender::new(NodeFacts::default());
     let reports = Arc::<Reports>::default();

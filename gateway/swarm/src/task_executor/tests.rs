@@ -65,6 +65,7 @@ impl TestNode {
             port_range: 61_000..=61_003,
             pull_timeout: Duration::from_secs(60),
             allowed_devices: Reloadable::default(),
+            device_kinds: Reloadable::default(),
             logkeeper: None,
         };
         let (_, facts) = watch::channel(NodeFacts::default());

@@ -28,6 +28,7 @@ impl MakeExecutor for TaskMaker {
             pull_timeout: Duration::from_secs(60),
             logkeeper: None,
             allowed_devices: Reloadable::default(),
+            device_kinds: Reloadable::default(),
         };
         let facts = watch::Sender::new(NodeFacts::default()).subscribe();
         let scope = self.gateway.scope(Owner::Swarm);
