@@ -255,6 +255,10 @@ fn shown(view: &SwarmView) -> String {
         };
         lines.push(("before", format!("{what}{ids}")));
     }
+    lines.extend(view.waiting.iter().map(|service| {
+        let words = service.in_words();
+        ("service", format!("{words} (since {})", service.since))
+    }));
     lines.extend(
         view.problems
             .iter()

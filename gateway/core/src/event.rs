@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::ledger::Refusal;
+use crate::names::Names;
 use crate::object::{Sandbox, Task};
 use crate::state::Exit;
 use crate::stop_request::StopRequest;
@@ -55,6 +56,19 @@ pub enum EventKind {
     Refused(Arc<Refusal>),
     /// A resource of the node was given although this speaks against it.
     Conflict(Arc<Refusal>),
+    /// Work that an owner was given cannot begin.
+    Unmet(Arc<UnmetWork>),
+}
+
+/// Work that an owner was given and cannot begin, so that there is no object of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnmetWork {
+    /// The names by which its owner's users know it.
+    pub names: Names,
+    /// What it waits for, or lacks.
+    pub reason: String,
+    /// True if it was rejected; false if it is tried again.
+    pub is_rejected: bool,
 }
 
 /// Circumstances of the end of a task, beside its exit.

@@ -73,6 +73,6 @@ pub use restart::RestartReport;
 pub use status::{
     AdvisoryView, CountView, LimitView, PartView, StatusReport, TroubleView, count_views,
 };
-pub use swarm::{DepartureView, JoinAvailability, SwarmJoin, SwarmView};
+pub use swarm::{DepartureView, JoinAvailability, SwarmJoin, SwarmView, WaitingServiceView};
 pub use version::{REVISION, VERSION};
 pub use volumes::VolumeView;

@@ -33,9 +33,40 @@ pub struct SwarmView {
     pub session_failures: u64,
     /// Problems that need attention, each with its cure.
     pub problems: Vec<String>,
+    /// The services whose tasks the node was given and cannot begin. Of tasks that the scheduler keeps away it does not know.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting: Vec<WaitingServiceView>,
     /// The swarm that the node was in before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub departure: Option<DepartureView>,
+}
+
+/// A service whose tasks the node cannot begin.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingServiceView {
+    /// Its name.
+    pub service: String,
+    /// What its tasks wait for, or lack.
+    pub reason: String,
+    /// Since when, as RFC 3339.
+    pub since: String,
+    /// True if its tasks are rejected; false if the node tries again.
+    pub rejected: bool,
+}
+
+impl WaitingServiceView {
+    /// In words, such as `web is rejected: …`.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let Self {
+            service,
+            reason,
+            since: _,
+            rejected,
+        } = self;
+        let how = if *rejected { "is rejected" } else { "waits" };
+        format!("{service} {how}: {reason}")
+    }
 }
 
 /// A swarm that the node is no member of any more.

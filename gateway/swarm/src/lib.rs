@@ -64,6 +64,7 @@ pub mod test_util;
 mod testing;
 mod to_proto;
 mod token;
+mod waiting;
 mod worker;
 
 pub use agent::Agent;
@@ -95,3 +96,4 @@ pub use store::{Departure, DepartureCause, PendingJoin, Store};
 pub use task_context::TaskExecutorSettings;
 pub use task_executor::TaskExecutor;
 pub use token::{JoinToken, RootDigest};
+pub use waiting::{WaitingService, WaitingServices};

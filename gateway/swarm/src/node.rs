@@ -26,6 +26,7 @@ use crate::executor::{MakeExecutor, MemberName};
 use crate::join::JoinRequest;
 use crate::report::AgentReport;
 use crate::store::Departure;
+use crate::waiting::{WaitingService, WaitingServices};
 
 mod activities;
 mod actor;
@@ -52,6 +53,8 @@ pub struct NodeParts {
     pub maker: Arc<dyn MakeExecutor>,
     /// For how long an image of the swarm stays that no task uses; `None`: for ever.
     pub image_retention: Reloadable<Option<Duration>>,
+    /// The services whose tasks cannot begin, as the executors note them.
+    pub waiting: WaitingServices,
 }
 
 /// A join that the configuration asks for.
@@ -70,6 +73,7 @@ pub struct JoinByFile {
 pub struct SwarmNode {
     commands: mpsc::Sender<NodeCommand>,
     state: watch::Receiver<NodeState>,
+    waiting: WaitingServices,
 }
 
 /// Channel for the result of a request.
@@ -102,6 +106,8 @@ pub struct NodeStatus {
     pub failures: u64,
     /// The error of the last requested join or leave, until the next one.
     pub refusal: Option<String>,
+    /// The services whose tasks this node was given and cannot begin.
+    pub waiting: Vec<WaitingService>,
 }
 
 /// The phase of the node's membership.
@@ -180,6 +186,7 @@ impl SwarmNode {
             Self {
                 commands,
                 state: shown,
+                waiting: parts.waiting.clone(),
             },
             NodeActor::new(parts, received, state),
         )
@@ -213,7 +220,10 @@ impl SwarmNode {
     /// Returns the state of the node.
     #[must_use]
     pub fn status(&self) -> NodeStatus {
-        self.state.borrow().status()
+        NodeStatus {
+            waiting: self.waiting.list(),
+            ..self.state.borrow().status()
+        }
     }
 
     async fn ask(
@@ -289,6 +299,7 @@ impl NodeState {
             sessions,
             failures,
             refusal,
+            waiting: Vec::new(),
         }
     }
 

@@ -20,6 +20,7 @@ use crate::plan::{AllowedDevices, PlanContext};
 use crate::secrets::SecretFiles;
 use crate::session::description::NodeFacts;
 use crate::session::reports::Reports;
+use crate::waiting::WaitingServices;
 
 /// The settings of a task executor.
 #[derive(Debug, Clone)]
@@ -38,6 +39,8 @@ pub struct TaskExecutorSettings {
     pub allowed_devices: Reloadable<AllowedDevices>,
     /// The kinds under which groups of devices are offered.
     pub device_kinds: Reloadable<DeviceKinds>,
+    /// The services whose tasks cannot begin.
+    pub waiting: WaitingServices,
 }
 
 /// State that the workers share.

@@ -27,6 +27,7 @@ mod prepare;
 mod remove;
 #[cfg(test)]
 mod tests;
+mod unmet;
 
 use prepare::Prepared;
 
@@ -317,6 +318,7 @@ impl Worker {
         if wanted.removed || self.quiet {
             return;
         }
+        self.note_waiting(&report);
         // A step that fails again in the same way is no news.
         if self.last.as_ref() == Some(&report) {
             return;

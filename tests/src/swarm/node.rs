@@ -13,6 +13,7 @@ use switchyard_proto::docker::swarmkit::v1 as swarm;
 use switchyard_swarm::test_util::service_task;
 use switchyard_swarm::{
     Change, Changes, Executor, MemberName, NodeFacts, Reports, TaskExecutor, TaskExecutorSettings,
+    WaitingServices,
 };
 use tokio::sync::watch;
 
@@ -51,6 +52,7 @@ impl SwarmNode {
             logkeeper: None,
             allowed_devices: Reloadable::default(),
             device_kinds: Reloadable::default(),
+            waiting: WaitingServices::default(),
         };
         let (_, facts) = watch::channel(facts("host-1"));
         let reports = Arc::<Reports>::default();

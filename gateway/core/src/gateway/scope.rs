@@ -18,7 +18,7 @@ use super::task::ScopedTasks;
 use super::volume::ScopedVolumes;
 use crate::backend::{BackendStatus, Handler};
 use crate::error::Result;
-use crate::event::Subscription;
+use crate::event::{EventKind, Subscription, UnmetWork};
 use crate::id::Owner;
 use crate::trace::{Span, SpanKind};
 use crate::waiters::Waiters;
@@ -149,6 +149,12 @@ impl Scope {
             .table
             .events()
             .subscribe(Some(self.owner()))
+    }
+
+    /// Publishes that work which this owner was given cannot begin.
+    pub fn announce_unmet(&self, work: UnmetWork) {
+        let kind = EventKind::Unmet(Arc::new(work));
+        self.parts.context.table.announce(self.owner(), kind);
     }
 
     /// Returns whether requests are served, that is, whether recovery has finished.

@@ -206,7 +206,7 @@ fn notices(event: Event) -> Vec<Notice> {
         EventKind::TaskExited(id, ..) => (id.to_string(), &[Kind::ContainerStoppedEvent][..]),
         EventKind::TaskRemoved(id) => (id.to_string(), &[Kind::ContainerDeletedEvent][..]),
         // The caller got the error, and CRI has no event for it.
-        EventKind::Refused(_) | EventKind::Conflict(_) => return Vec::new(),
+        EventKind::Refused(_) | EventKind::Conflict(_) | EventKind::Unmet(_) => return Vec::new(),
     };
     // Every message contains its sandbox; without one it would be useless to clients.
     let Some(was) = was else { return Vec::new() };

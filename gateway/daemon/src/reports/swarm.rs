@@ -5,10 +5,10 @@ use switchyard_operator::control::{Reporter, SwarmControl};
 use switchyard_operator::metrics::{ReportedFigures, SwarmFigures};
 use switchyard_operator::status::{Condition, Part};
 use switchyard_operator_api::text::rfc3339;
-use switchyard_operator_api::{DepartureView, SwarmJoin, SwarmView};
+use switchyard_operator_api::{DepartureView, SwarmJoin, SwarmView, WaitingServiceView};
 use switchyard_swarm::{
     AgentReport, Departure, DepartureCause, JOIN_MANAGERS_MAX, JoinRequest, JoinToken, NodePhase,
-    NodeStatus, SwarmNode, check_address,
+    NodeStatus, SwarmNode, WaitingService, check_address,
 };
 
 use futures::future::BoxFuture;
@@ -127,12 +127,14 @@ fn view(status: NodeStatus) -> SwarmView {
         sessions,
         failures,
         refusal: _,
+        waiting,
     } = status;
     let view = SwarmView {
         since: rfc3339(since),
         sessions,
         session_failures: failures,
         problems,
+        waiting: waiting.into_iter().map(waiting_view).collect(),
         ..SwarmView::default()
     };
     let state = |state: &str| state.to_owned();
@@ -167,6 +169,21 @@ fn view(status: NodeStatus) -> SwarmView {
         },
         NodePhase::Leaving(member) => of_member(state("leaving"), member),
         NodePhase::Ended { member, error: _ } => of_member(state("ended"), member),
+    }
+}
+
+fn waiting_view(waiting: WaitingService) -> WaitingServiceView {
+    let WaitingService {
+        service,
+        reason,
+        since,
+        is_rejected,
+    } = waiting;
+    WaitingServiceView {
+        service,
+        reason,
+        since: rfc3339(since),
+        rejected: is_rejected,
     }
 }
 
@@ -216,6 +233,7 @@ mod tests {
             sessions: 1,
             failures: 0,
             refusal: None,
+            waiting: Vec::new(),
         }
     }
 
@@ -233,6 +251,30 @@ mod tests {
             renewal_error: None,
             is_promoted: false,
             is_duplicate: false,
+        }
+    }
+
+    #[test]
+    fn services_that_wait_are_shown_in_each_phase() {
+        let waiting = WaitingService {
+            service: "web".to_owned(),
+            reason: "there is no log driver \"syslog\"".to_owned(),
+            since: SystemTime::UNIX_EPOCH,
+            is_rejected: true,
+        };
+        let ended = NodePhase::Ended {
+            member: None,
+            error: "gone".to_owned(),
+        };
+        for phase in [NodePhase::Member(report()), ended] {
+            let view = view(NodeStatus {
+                waiting: vec![waiting.clone()],
+                ..status(phase)
+            });
+            assert_eq!(
+                view.waiting[0].in_words(),
+                "web is rejected: there is no log driver \"syslog\""
+            );
         }
     }
 

@@ -10,7 +10,7 @@ use switchyard_logkeeper as logkeeper;
 use switchyard_proto::docker::swarmkit::v1::node_spec::Availability;
 use switchyard_swarm::{
     Executor, JoinByFile, MakeExecutor, NodeActor, NodeFacts, NodeParts, Reports, SwarmNode,
-    TaskExecutor, TaskExecutorSettings, engine_labels,
+    TaskExecutor, TaskExecutorSettings, WaitingServices, engine_labels,
 };
 
 use super::LiveSettings;
@@ -73,6 +73,7 @@ pub fn swarm(
         managers,
         availability: proto_availability(availability),
     });
+    let waiting = WaitingServices::default();
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     let maker = Arc::new(RunTasks {
         scope: scope.clone(),
@@ -94,6 +95,7 @@ pub fn swarm(
             logkeeper: Some(Arc::new(logkeeper::Client::new(config.logkeeper_socket()))),
             allowed_devices: settings.swarm_devices.clone(),
             device_kinds: settings.swarm_device_kinds.clone(),
+            waiting: waiting.clone(),
         },
     });
     SwarmNode::new(NodeParts {
@@ -103,6 +105,7 @@ pub fn swarm(
         operations,
         maker,
         image_retention: settings.swarm_image_retention.clone(),
+        waiting,
     })
 }
 

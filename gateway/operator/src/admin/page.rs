@@ -39,6 +39,9 @@ const USAGE_WAIT: Duration = Duration::from_millis(50);
 const EVENTS: usize = 30;
 const REFUSED: usize = 20;
 
+/// The events that are among the refused requests.
+const REFUSALS: [&str; 3] = ["refused", "task_rejected", "task_waits"];
+
 const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 
@@ -189,7 +192,7 @@ async fn home(
         events: history.events.latest(EVENTS, |_| true),
         refused: history
             .events
-            .latest(REFUSED, |event| event.event == "refused"),
+            .latest(REFUSED, |event| REFUSALS.contains(&event.event.as_str())),
         operations: history.in_flight().collect(),
         swarm: node.swarm().map(SwarmControl::view),
     };

@@ -22,9 +22,13 @@ pub(super) fn view(event: &Event, owners: &Owners, now: SystemTime) -> EventView
         sandbox,
         task,
     } = event;
-    let names = sandbox.as_deref().map(|sandbox| {
-        owners.names_in_record(&sandbox.meta, task.as_deref().map(|task| &*task.meta))
-    });
+    let names = if let EventKind::Unmet(work) = kind {
+        Some(work.names.clone())
+    } else {
+        sandbox.as_deref().map(|sandbox| {
+            owners.names_in_record(&sandbox.meta, task.as_deref().map(|task| &*task.meta))
+        })
+    };
     let mut at = (*at).min(now);
     let mut exit = None;
     let (word, detail) = match kind {
@@ -46,6 +50,8 @@ pub(super) fn view(event: &Event, owners: &Owners, now: SystemTime) -> EventView
         EventKind::TaskRemoved(_) => ("task_removed", String::new()),
         EventKind::Refused(refusal) => ("refused", refusal.to_string()),
         EventKind::Conflict(refusal) => ("conflict", format!("given all the same: {refusal}")),
+        EventKind::Unmet(work) if work.is_rejected => ("task_rejected", work.reason.clone()),
+        EventKind::Unmet(work) => ("task_waits", work.reason.clone()),
     };
     EventView {
         number: 0,
@@ -154,8 +160,12 @@ fn request_text(operation: Option<OperationKind>, caller: Option<&Caller>) -> St
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::{Duration, Instant};
 
+    use switchyard_core::event::UnmetWork;
+    use switchyard_core::id::Owner;
+    use switchyard_core::names::Names;
     use switchyard_core::stop_request::StopRequest;
 
     use super::*;
@@ -249,6 +259,31 @@ mod tests {
         // A task that runs out of memory while it stops.
         let oom = exit(137, ExitCause::OomKilled);
         assert_eq!(cause(&oom, &by_client), "oom_killed");
+    }
+
+    #[test]
+    fn work_that_cannot_begin_is_named_with_its_reason() {
+        for (is_rejected, expected) in [(true, "task_rejected"), (false, "task_waits")] {
+            let work = UnmetWork {
+                names: Names::new("web.1").with("swarm_service", "web"),
+                reason: "there is no network \"storage\"".to_owned(),
+                is_rejected,
+            };
+            let event = Event {
+                at: BEGIN,
+                owner: Owner::Swarm,
+                kind: EventKind::Unmet(Arc::new(work)),
+                sandbox: None,
+                task: None,
+            };
+            let view = view(&event, &Owners::default(), BEGIN);
+            assert_eq!(
+                (view.event.as_str(), view.name.as_str()),
+                (expected, "web.1")
+            );
+            assert_eq!(view.names["swarm_service"], "web");
+            assert!(view.detail.contains("storage"), "{}", view.detail);
+        }
     }
 
     #[test]

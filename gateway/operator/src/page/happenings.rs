@@ -47,7 +47,8 @@ pub(super) struct PartRow {
 impl EventRow {
     pub(super) fn of(event: &EventView, now: Timestamp) -> Self {
         let tone = match event.event.as_str() {
-            "refused" | "conflict" | "sandbox_failed" => Tone::Bad,
+            "refused" | "conflict" | "sandbox_failed" | "task_rejected" => Tone::Bad,
+            "task_waits" => Tone::Busy,
             "task_exited" if event.exit.as_deref().is_none_or(is_failure) => Tone::Bad,
             "task_started" | "sandbox_ready" => Tone::Good,
             _ => Tone::Quiet,

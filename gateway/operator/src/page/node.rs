@@ -324,6 +324,7 @@ fn swarm_facts(swarm: &SwarmView, now: Timestamp) -> Vec<Fact> {
         sessions,
         session_failures,
         problems: _,
+        waiting,
         departure,
     } = swarm;
     let mut facts = vec![Fact {
@@ -358,5 +359,10 @@ fn swarm_facts(swarm: &SwarmView, now: Timestamp) -> Vec<Fact> {
             .as_ref()
             .map(|left| format!("{} ({})", text::name(&left.cluster), left.cause)),
     );
+    for service in waiting {
+        let words = text::sentence(&service.in_words());
+        let since = age(&service.since, now);
+        add("Service", Some(format!("{words} (for {since})")));
+    }
     facts
 }

@@ -68,6 +68,8 @@ impl NodeActor {
             operations,
             maker,
             image_retention,
+            // Of the handle.
+            waiting: _,
         } = parts;
         Self {
             store: Store::new(dir),

@@ -22,6 +22,7 @@ use crate::error::Error;
 use crate::node::{JoinByFile, NodeParts, NodePhase, NodeStatus, SwarmNode};
 use crate::store::Store;
 use crate::test_util::MakeIdle;
+use crate::waiting::WaitingServices;
 
 /// Time for which a test watches that something does not end.
 const LOOK: Duration = Duration::from_millis(200);
@@ -47,6 +48,7 @@ impl ActingNode {
             operations: Operations::default(),
             maker: Arc::new(MakeIdle),
             image_retention: Reloadable::default(),
+            waiting: WaitingServices::default(),
         });
         let store = actor.store().clone();
         Self {

@@ -27,6 +27,7 @@ use crate::session::reports::Reports;
 use crate::store::Store;
 use crate::task_context::TaskExecutorSettings;
 use crate::task_executor::TaskExecutor;
+use crate::waiting::WaitingServices;
 
 /// Everything: the task, as a manager has it that knows this state, and another one that is only prepared, by which it
 /// shows that the node has the message.
@@ -109,6 +110,7 @@ async fn task_that_takes_long_to_start_is_started_once_however_often_it_is_assig
         logkeeper: None,
         allowed_devices: Reloadable::default(),
         device_kinds: Reloadable::default(),
+        waiting: WaitingServices::default(),
     };
     let facts = watch::Sender::new(NodeFacts::default());
     let reports = Arc::<Reports>::default();

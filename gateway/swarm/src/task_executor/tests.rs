@@ -16,6 +16,7 @@ use tokio::task::AbortHandle;
 use super::*;
 use crate::sample_tasks::{CLUSTER, config, container, secret, secret_reference, task, task_id};
 use crate::secrets::mount_model::MountModel;
+use crate::waiting::WaitingServices;
 
 mod devices;
 mod health;
@@ -25,6 +26,7 @@ mod restarts;
 mod rotation;
 mod templates;
 mod traces;
+mod unmet;
 mod unreadable;
 
 /// The statuses that a manager has.
@@ -66,6 +68,7 @@ impl TestNode {
             pull_timeout: Duration::from_secs(60),
             allowed_devices: Reloadable::default(),
             device_kinds: Reloadable::default(),
+            waiting: WaitingServices::default(),
             logkeeper: None,
         };
         let (_, facts) = watch::channel(NodeFacts::default());

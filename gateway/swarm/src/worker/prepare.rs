@@ -48,7 +48,7 @@ impl Worker {
         let created = Box::pin(self.create()).await;
         let outcome = match created {
             Ok(()) => {
-                self.task = None;
+                self.forget_assignment();
                 self.plan = None;
                 self.prepared = None;
                 return Some(Outcome::Done);

@@ -12,7 +12,7 @@ use switchyard_daemon::reports::swarm::SwarmHandle;
 use switchyard_operator_api::SwarmView;
 use switchyard_socket::channel;
 use switchyard_swarm::test_util::MakeIdle;
-use switchyard_swarm::{NodeParts, SwarmNode};
+use switchyard_swarm::{NodeParts, SwarmNode, WaitingServices};
 
 use super::node::TestNode;
 use super::{Pages, run};
@@ -33,6 +33,7 @@ async fn pages() -> Pages {
         // The node never becomes a member here.
         maker: Arc::new(MakeIdle),
         image_retention: Reloadable::default(),
+        waiting: WaitingServices::default(),
     });
     tokio::spawn(actor.run());
     Pages::serve(node.with_swarm(Arc::new(SwarmHandle::new(swarm)))).await

@@ -141,6 +141,7 @@ impl ActorTest {
             operations: self.operations.clone(),
             maker,
             image_retention: Reloadable::default(),
+            waiting: WaitingServices::default(),
         };
         let (node, actor) = SwarmNode::new(parts);
         (node, tokio::spawn(actor.run()))

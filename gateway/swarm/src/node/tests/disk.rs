@@ -80,6 +80,7 @@ async fn node_whose_disk_hangs_is_still_known_and_answers_while_it_looks_again()
         operations: test.operations.clone(),
         maker: Arc::clone(&test.maker) as _,
         image_retention: Reloadable::default(),
+        waiting: WaitingServices::default(),
     });
     let mut held = actor.store().hold(CrashPoint::SwarmDepartureSaved);
     let _running = tokio::spawn(actor.run());

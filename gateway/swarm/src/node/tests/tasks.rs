@@ -29,6 +29,7 @@ impl MakeExecutor for TaskMaker {
             logkeeper: None,
             allowed_devices: Reloadable::default(),
             device_kinds: Reloadable::default(),
+            waiting: WaitingServices::default(),
         };
         let facts = watch::Sender::new(NodeFacts::default()).subscribe();
         let scope = self.gateway.scope(Owner::Swarm);
