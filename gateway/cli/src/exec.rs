@@ -83,16 +83,15 @@ pub(super) async fn exec(args: &ExecArgs) -> Result<ExitCode, ExecError> {
         tty: *tty,
         size: tty.then(window_size).flatten(),
     };
-    let opened = daemon::upgrade(socket, EXEC_PATH, EXEC_PROTOCOL, &request).await;
-    let connection = opened.map_err(|error| match error {
+    let connection = match daemon::upgrade(socket, EXEC_PATH, EXEC_PROTOCOL, &request).await {
         // The daemon's words name the task or the command.
-        DaemonError::Refused {
+        Err(DaemonError::Refused {
             status: StatusCode::NOT_FOUND | StatusCode::CONFLICT | StatusCode::BAD_REQUEST,
             text,
             ..
-        } if !text.is_empty() => DaemonError::Message(text),
-        other => other,
-    })?;
+        }) if !text.is_empty() => return Err(DaemonError::Message(text).into()),
+        opened => opened?,
+    };
     // Only now: what failed before is an ordinary error on an ordinary terminal.
     let raw = (*tty && *interactive)
         .then(RawTerminal::enter)

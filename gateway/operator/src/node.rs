@@ -238,7 +238,7 @@ impl Node {
     /// The images that an owner holds and none of its tasks uses. It may be dropped at any time.
     ///
     /// # Errors
-    /// Those of [`images::unused`].
+    /// `Unavailable` before recovery, or if the images cannot be listed.
     pub async fn unused_images(&self, owner: Owner) -> Result<Vec<ImageView>> {
         images::unused(self.gateway(), owner).await
     }
@@ -246,7 +246,7 @@ impl Node {
     /// Releases an owner's hold on an image that none of its tasks uses. If it is dropped, the removal continues.
     ///
     /// # Errors
-    /// Those of [`images::remove`].
+    /// `NotFound`; `FailedPrecondition` if only others hold it, or tasks of this owner use it; otherwise those of the removal.
     pub async fn remove_image(&self, owner: Owner, name: &str) -> Result<RemovedImageView> {
         images::remove(self.gateway(), owner, name).await
     }
