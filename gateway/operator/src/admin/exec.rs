@@ -1,7 +1,8 @@
 //! The page that runs a command in a task, on the unix socket only, for root alone.
 //!
 //! Its connection is not HTTP any more after the answer: the server continues it with the work that the answer carries
-//! ([`Continued`]), so that it counts as one of the listener's, and ends with it.
+//! ([`Continued`]), so that it counts as one of the listener's, and ends with it. CRI's streaming server is not used: it
+//! listens on TCP, and serves whoever has the URL.
 
 use std::fmt;
 use std::sync::Arc;
