@@ -128,7 +128,7 @@ fn members_of_the_socket_group_read_and_root_alone_changes() {
             "{words:?}: {error}"
         );
     }
-    let changes: [&[&str]; 9] = [
+    let changes: [&[&str]; 10] = [
         &["inspect", "--env", &id],
         &["config", "reload"],
         &["log", "level", "debug"],
@@ -136,6 +136,7 @@ fn members_of_the_socket_group_read_and_root_alone_changes() {
         &["restart", "logkeeper"],
         &["devices", "release", &lease],
         &["volume", "rm", "none"],
+        &["images", "rm", "none"],
         &["swarm", "leave"],
         &["page"],
     ];
