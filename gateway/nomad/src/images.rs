@@ -10,7 +10,7 @@ use std::time::Duration;
 use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::gateway::Scope;
 use switchyard_core::id::Owner;
-use switchyard_core::image::{ImageId, PullProgress, PullRequest};
+use switchyard_core::image::{ImageId, ImageReference, PullProgress, PullRequest};
 use switchyard_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
@@ -61,7 +61,9 @@ impl Images {
     /// without another waiter stops.
     ///
     /// # Errors
-    /// Those of [`ScopedImages::pull`](switchyard_core::gateway::ScopedImages::pull); `DeadlineExceeded` if it exceeds the total or the inactivity timeout.
+    /// Those of [`ScopedImages::pull`](switchyard_core::gateway::ScopedImages::pull), but `FailedPrecondition` if the
+    /// registry does not have the image, or has none that can be used; `DeadlineExceeded` if it exceeds the total or the
+    /// inactivity timeout.
     pub(crate) async fn get(
         &self,
         wanted: &ImageRequest,
@@ -172,12 +174,23 @@ fn total_timeout(limit: Duration) -> Error {
     ))
 }
 
-/// Error texts that Nomad operators know.
+/// The error of a pull, with the texts that Nomad operators know. What a registry has under a name may change, also
+/// that it has nothing: such an error is `FailedPrecondition`, so that an agent tries again as the job's `restart`
+/// block says. A text that names no image never will: its error stays as it is.
 fn reworded(error: Error, reference: &str) -> Error {
-    if error.kind() == ErrorKind::NotFound {
-        error.context(format!("Error: image {reference} not found"))
+    let text = if error.kind() == ErrorKind::NotFound {
+        format!("Error: image {reference} not found")
     } else {
-        error.context(format!("Failed to pull `{reference}`"))
+        format!("Failed to pull `{reference}`")
+    };
+    let permanent = matches!(
+        error.kind(),
+        ErrorKind::NotFound | ErrorKind::InvalidArgument | ErrorKind::Unimplemented
+    );
+    if permanent && reference.parse::<ImageReference>().is_ok() {
+        Error::failed_precondition(text).with_source(error)
+    } else {
+        error.context(text)
     }
 }
 

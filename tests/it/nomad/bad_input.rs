@@ -37,7 +37,8 @@ fn refused(agent: &Agent, mut task: TaskSetup, code: Code, text: &str) -> Option
     let left = driver.inspect(task.id()).is_ok();
     let actual = status.code();
     let message = status.message();
-    // An error that a retry cannot repair is not marked as recoverable, so that an agent does not retry.
+    // An error that a retry cannot repair is not marked as recoverable, so that an agent does not retry. An image may be
+    // pushed meanwhile.
     let again = !status.details().is_empty();
     let right =
         actual == code && message.contains(text) && again == (code == FailedPrecondition) && !left;
@@ -64,7 +65,7 @@ fn malformed_task_fields_are_rejected_by_name_and_leave_nothing_behind() {
     wrong.extend(refused(
         &agent,
         task(json!({ "image": none })),
-        NotFound,
+        FailedPrecondition,
         &text,
     ));
     for (config, code, text) in CONFIGS {

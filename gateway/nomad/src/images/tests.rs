@@ -125,13 +125,66 @@ async fn missing_image_error_has_the_agents_expected_text() {
         ..wish()
     };
     let error = fixture.get(&missing).await.expect_err("nobody has it");
-    assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(
         error
             .report()
             .contains("Error: image reg.example/no not found"),
         "{error:?}"
     );
+}
+
+#[test]
+fn what_a_registry_may_have_later_is_pulled_again() {
+    let known = "reg.example/web:1";
+    for (error, reference, kind) in [
+        // Not pushed yet.
+        (
+            Error::not_found("registry"),
+            known,
+            ErrorKind::FailedPrecondition,
+        ),
+        // Pushed as what is no image, or too large.
+        (
+            Error::invalid("registry", "x"),
+            known,
+            ErrorKind::FailedPrecondition,
+        ),
+        // Not for this platform yet.
+        (
+            Error::unimplemented("x"),
+            known,
+            ErrorKind::FailedPrecondition,
+        ),
+        // No right yet, and temporary ones anyway.
+        (
+            Error::new(ErrorKind::Unauthenticated, "x"),
+            known,
+            ErrorKind::Unauthenticated,
+        ),
+        (Error::unavailable("x"), known, ErrorKind::Unavailable),
+        (Error::internal("x"), known, ErrorKind::Internal),
+        // No registry will ever have it.
+        (
+            Error::invalid("image", "x"),
+            "x/UPPER:1",
+            ErrorKind::InvalidArgument,
+        ),
+    ] {
+        let shown = error.to_string();
+        let reworded = reworded(error, reference);
+        assert_eq!(reworded.kind(), kind, "{shown} of {reference}");
+        let report = reworded.report();
+        assert!(
+            report.contains(reference) && report.ends_with(&shown),
+            "{report}"
+        );
+        let status = crate::status::status(&reworded);
+        assert_eq!(
+            crate::status::is_permanent(&status),
+            kind == ErrorKind::InvalidArgument,
+            "{shown} of {reference}"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]
