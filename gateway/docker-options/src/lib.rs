@@ -9,4 +9,5 @@ pub mod confinement;
 pub mod fields;
 pub mod names;
 pub mod sizes;
+pub mod tmpfs;
 pub mod ulimits;

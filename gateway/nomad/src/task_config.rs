@@ -10,7 +10,7 @@ use switchyard_core::spec::{CpuPeriod, OomScoreAdj, PidsLimit};
 mod decode;
 mod volume;
 
-pub(crate) use volume::{Tmpfs, Volume, propagation};
+pub(crate) use volume::{TmpfsEntry, Volume, propagation};
 
 /// The options of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -60,7 +60,7 @@ pub(crate) struct TaskOptions {
     pub(crate) volumes: Vec<Volume>,
     pub(crate) volume_driver: String,
     pub(crate) mounts: Vec<MountOptions>,
-    pub(crate) tmpfs: Vec<Tmpfs>,
+    pub(crate) tmpfs: Vec<TmpfsEntry>,
     pub(crate) shm_size_bytes: u64,
     /// The maximum size of the root file system.
     pub(crate) storage_bytes: Option<u64>,

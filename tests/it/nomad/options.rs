@@ -170,7 +170,7 @@ fn task_on_the_bridge_gets_the_requested_names_and_process_options() {
 }
 
 /// Names of what the task looks at, and the commands that do it.
-const FILE_PROBES: [(&str, &str); 18] = [
+const FILE_PROBES: [(&str, &str); 19] = [
     ("root", "touch /x | grep -o Read-only"),
     ("given", "cat /given/file"),
     ("given_write", "touch /given/x | grep -o Read-only"),
@@ -192,6 +192,7 @@ const FILE_PROBES: [(&str, &str); 18] = [
         "df -k /scratch | tail -1 | tr -s ' ' | cut -d' ' -f2",
     ),
     ("scratch_mode", "stat -c %a /scratch"),
+    ("owned", "stat -c '%u:%g %a' /owned"),
     ("tools", "grep -c ' /tools .*noexec' /proc/mounts"),
     ("sink", "echo x >/dev/sink && echo ok"),
     ("source", "test -c /dev/source && echo ok"),
@@ -204,7 +205,7 @@ const FILE_PROBES: [(&str, &str); 18] = [
 ];
 
 /// The values that must be seen.
-const FILE_VALUES: [(&str, &str); 16] = [
+const FILE_VALUES: [(&str, &str); 17] = [
     ("root", "Read-only"),
     ("given", "given"),
     ("given_write", "Read-only"),
@@ -216,6 +217,7 @@ const FILE_VALUES: [(&str, &str); 16] = [
     ("data", "x"),
     ("scratch", "2048"),
     ("scratch_mode", "711"),
+    ("owned", "7:8 750"),
     ("tools", "0"),
     ("sink", "ok"),
     ("source", "ok"),
@@ -239,7 +241,7 @@ fn task_gets_the_requested_mounts_and_devices() {
             { "type": "bind", "source": "local/given", "target": "/bound", "readonly": true, "bind_options": { "propagation": "rprivate" } },
         ],
         "mounts": [{ "type": "volume", "source": "shop-data", "target": "/data" }],
-        "tmpfs": ["/scratch:size=2m,mode=711", "/tools:exec"],
+        "tmpfs": ["/scratch:size=2m,mode=711", "/tools:exec", "/owned:uid=7,gid=8,mode=750"],
         "devices": [
             { "host_path": "/dev/null", "container_path": "/dev/sink" },
             { "host_path": "/dev/kmsg", "container_path": "/dev/source", "cgroup_permissions": "r" },

@@ -10,7 +10,7 @@ use switchyard_proto::nomad::drivers::proto as nomad;
 
 use super::request::TaskRequest;
 use crate::plan::ConfinedMount;
-use crate::task_config::{MountKind, MountOptions, Tmpfs, Volume};
+use crate::task_config::{MountKind, MountOptions, TmpfsEntry, Volume};
 
 /// The mounts of a task.
 #[derive(Debug, Default)]
@@ -170,27 +170,19 @@ fn of_options(request: &TaskRequest<'_>, options: &MountOptions) -> Result<Mount
     })
 }
 
-fn of_tmpfs(tmpfs: &Tmpfs) -> Result<Mount> {
-    let Tmpfs {
+fn of_tmpfs(entry: &TmpfsEntry) -> Result<Mount> {
+    let TmpfsEntry {
         field,
         destination,
-        size_bytes,
-        mode,
-        readonly,
-        exec,
-    } = tmpfs;
+        tmpfs,
+    } = entry;
     let source = MountSource::Tmpfs {
-        size_bytes: *size_bytes,
-        mode: *mode,
-    };
-    let options = if *exec {
-        Vec::new()
-    } else {
-        vec!["noexec".to_owned()]
+        size_bytes: tmpfs.size_bytes,
+        mode: tmpfs.mode,
     };
     Ok(Mount {
-        readonly: *readonly,
-        options,
+        readonly: tmpfs.readonly,
+        options: tmpfs.mount_options(),
         ..Mount::new(container_path(field, destination)?, source)
     })
 }

@@ -6,7 +6,7 @@ use switchyard_core::spec::{CpuPeriod, OomScoreAdj, PidsLimit};
 use switchyard_core::{Error, Result};
 use switchyard_docker_options::sizes::size;
 
-use super::{DeviceOptions, MountKind, MountOptions, TaskOptions, Tmpfs, Volume};
+use super::{DeviceOptions, MountKind, MountOptions, TaskOptions, TmpfsEntry, Volume};
 use crate::value::Block;
 
 impl TaskOptions {
@@ -108,7 +108,7 @@ impl TaskOptions {
             .texts("tmpfs")?
             .iter()
             .enumerate()
-            .map(|(index, text)| Tmpfs::parse(format!("tmpfs[{index}]"), text))
+            .map(|(index, text)| TmpfsEntry::parse(format!("tmpfs[{index}]"), text))
             .collect::<Result<_>>()?;
         self.shm_size_bytes = block.count("shm_size")?.unwrap_or_default();
         for (option, value) in block.pairs("storage_opt")? {

@@ -3,6 +3,7 @@
 use rmpv::Value;
 use switchyard_core::ErrorKind;
 use switchyard_core::spec::Propagation;
+use switchyard_docker_options::tmpfs::Tmpfs;
 
 use super::*;
 use crate::configs::{config, list, map, pairs, texts};
@@ -199,24 +200,22 @@ fn volumes_parse_as_in_docker() {
 #[test]
 fn tmpfs_parses_as_in_the_docker_cli() {
     let options = decode([("tmpfs", texts(&["/run", "/tmp:size=64m,mode=700,exec,ro"]))]);
-    let plain = Tmpfs {
+    let plain = TmpfsEntry {
         field: "tmpfs[0]".to_owned(),
         destination: "/run".to_owned(),
-        size_bytes: 0,
-        mode: 0o1777,
-        readonly: false,
-        exec: false,
+        tmpfs: Tmpfs::default(),
     };
-    let set = Tmpfs {
+    let mut tmpfs = Tmpfs::default();
+    for option in ["size=64m", "mode=700", "exec", "ro"] {
+        tmpfs.set(option).unwrap();
+    }
+    let set = TmpfsEntry {
         field: "tmpfs[1]".to_owned(),
         destination: "/tmp".to_owned(),
-        size_bytes: 64 << 20,
-        mode: 0o700,
-        readonly: true,
-        exec: true,
+        tmpfs,
     };
     assert_eq!(options.tmpfs, [plain, set]);
-    for option in ["size=big", "mode=9", "mode=77777", "uid=1", "suid"] {
+    for option in ["size=big", "mode=9", "mode=77777", "uid=x", "mpol=bind:0"] {
         let text = format!("tmpfs[0]: {option:?} is no option of a tmpfs that can be set here");
         invalid("tmpfs", texts(&[&format!("/run:{option}")]), &text);
     }

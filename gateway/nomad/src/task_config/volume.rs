@@ -3,7 +3,7 @@
 
 use switchyard_core::spec::Propagation;
 use switchyard_core::{Error, Result};
-use switchyard_docker_options::sizes::size;
+use switchyard_docker_options::tmpfs::Tmpfs;
 
 /// A `volumes` entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,19 +24,13 @@ pub(crate) struct Volume {
 
 /// A `tmpfs` entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Tmpfs {
+pub(crate) struct TmpfsEntry {
     /// Its path in the configuration.
     pub(crate) field: String,
     /// Path in the task.
     pub(crate) destination: String,
-    /// 0 for the kernel's default.
-    pub(crate) size_bytes: u64,
-    /// Permission bits.
-    pub(crate) mode: u32,
-    /// Read-only.
-    pub(crate) readonly: bool,
-    /// True if programs can be executed from it.
-    pub(crate) exec: bool,
+    /// The file system.
+    pub(crate) tmpfs: Tmpfs,
 }
 
 // === impl Volume ===
@@ -79,45 +73,26 @@ impl Volume {
     }
 }
 
-// === impl Tmpfs ===
+// === impl TmpfsEntry ===
 
-impl Tmpfs {
+impl TmpfsEntry {
     /// Parses an entry.
     pub(super) fn parse(field: String, text: &str) -> Result<Self> {
         let (destination, options) = text.split_once(':').unwrap_or((text, ""));
-        let mut tmpfs = Self {
-            destination: destination.to_owned(),
-            size_bytes: 0,
-            mode: 0o1777,
-            readonly: false,
-            exec: false,
-            field,
-        };
+        let mut tmpfs = Tmpfs::default();
         for option in options.split(',').filter(|option| !option.is_empty()) {
-            let wrong = || {
+            tmpfs.set(option).ok_or_else(|| {
                 Error::invalid(
-                    &tmpfs.field,
+                    &field,
                     format!("{option:?} is no option of a tmpfs that can be set here"),
                 )
-            };
-            match option.split_once('=') {
-                Some(("size", value)) => tmpfs.size_bytes = size(value).ok_or_else(wrong)?,
-                Some(("mode", value)) => {
-                    let mode = u32::from_str_radix(value, 8)
-                        .ok()
-                        .filter(|mode| *mode <= 0o7777);
-                    tmpfs.mode = mode.ok_or_else(wrong)?;
-                }
-                Some(_) => return Err(wrong()),
-                None => match option {
-                    "ro" => tmpfs.readonly = true,
-                    "exec" => tmpfs.exec = true,
-                    "rw" | "noexec" | "nosuid" | "nodev" => {}
-                    _ => return Err(wrong()),
-                },
-            }
+            })?;
         }
-        Ok(tmpfs)
+        Ok(Self {
+            destination: destination.to_owned(),
+            tmpfs,
+            field,
+        })
     }
 }
 

@@ -8,6 +8,7 @@ use swarm::mount;
 use switchyard_core::spec::{MissingSource, Mount, MountSource, Propagation, is_volume_name};
 use switchyard_core::{Error, Result};
 use switchyard_docker_options::fields::{absolute, check_count};
+use switchyard_docker_options::tmpfs::Tmpfs;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 
 use super::file_mode::file_mode;
@@ -256,50 +257,41 @@ fn tmpfs(field: &str, options: mount::TmpfsOptions, plain: Mount) -> Result<Moun
         mode,
         options,
     } = options;
-    let size_bytes = u64::try_from(size_bytes).map_err(|_| {
+    let mut tmpfs = Tmpfs::default();
+    tmpfs.readonly = plain.readonly;
+    tmpfs.size_bytes = u64::try_from(size_bytes).map_err(|_| {
         Error::invalid(
             format_args!("{field}.size_bytes"),
             format!("{size_bytes} is negative"),
         )
     })?;
-    let mode = match file_mode(&format!("{field}.mode"), mode)? {
-        0 => 0o1777,
-        mode => mode,
-    };
-    let mut can_execute = false;
+    match file_mode(&format!("{field}.mode"), mode)? {
+        0 => {}
+        mode => tmpfs.mode = mode,
+    }
     if !options.is_empty() {
         let field = format!("{field}.options");
         if options.len() > 4096 {
             return Err(Error::invalid(field, "it is longer than 4096 bytes"));
         }
+        // Docker writes an option as a list of its name and its value, if it has one.
         let list: Vec<Vec<String>> = serde_json::from_str(&options).map_err(|fault| {
             Error::invalid(&field, "it is no JSON list of lists of texts").with_source(fault)
         })?;
         for option in list {
-            match option
-                .iter()
-                .map(String::as_str)
-                .collect::<Vec<_>>()
-                .as_slice()
-            {
-                ["exec"] => can_execute = true,
-                ["noexec"] => can_execute = false,
-                ["nosuid" | "nodev"] => {}
-                other => {
-                    let why = format!("{other:?} is no option of a tmpfs that can be set here");
-                    return Err(Error::invalid(field, why));
-                }
-            }
+            tmpfs.set(&option.join("=")).ok_or_else(|| {
+                let why = format!("{option:?} is no option of a tmpfs that can be set here");
+                Error::invalid(&field, why)
+            })?;
         }
     }
-    let options = if can_execute {
-        Vec::new()
-    } else {
-        vec!["noexec".to_owned()]
-    };
     Ok(Mount {
-        source: MountSource::Tmpfs { size_bytes, mode },
-        options,
+        source: MountSource::Tmpfs {
+            size_bytes: tmpfs.size_bytes,
+            mode: tmpfs.mode,
+        },
+        readonly: tmpfs.readonly,
+        options: tmpfs.mount_options(),
         ..plain
     })
 }

@@ -126,7 +126,7 @@ fn tmpfs_mounts_match_docker() {
     ]);
     let mounts = own(planned([
         ("mounts", list([mount])),
-        ("tmpfs", texts(&["/u:exec,mode=700"])),
+        ("tmpfs", texts(&["/u:exec,mode=700", "/v:uid=7,gid=8"])),
     ]));
     let tmpfs = |size_bytes, mode| MountSource::Tmpfs { size_bytes, mode };
     assert_eq!(
@@ -136,6 +136,10 @@ fn tmpfs_mounts_match_docker() {
     assert_eq!(
         (&mounts[1].source, &mounts[1].options),
         (&tmpfs(0, 0o700), &Vec::new())
+    );
+    assert_eq!(
+        (&mounts[2].source, &mounts[2].options),
+        (&tmpfs(0, 0o1777), &strings(&["noexec", "uid=7", "gid=8"]))
     );
 }
 

@@ -251,13 +251,25 @@ fn tmpfs_has_size_mode_and_options() {
             mode: 0o1700
         }
     );
-    assert_eq!(made.options, Vec::<String>::new());
+    assert_eq!(made.options, strings(&["nosuid"]));
+    let made = one(options(TmpfsOptions {
+        options: r#"[["uid","7"],["gid","8"],["mode","700"]]"#.into(),
+        ..Default::default()
+    }));
+    assert_eq!(
+        made.source,
+        MountSource::Tmpfs {
+            size_bytes: 0,
+            mode: 0o700
+        }
+    );
+    assert_eq!(made.options, strings(&["noexec", "uid=7", "gid=8"]));
     invalid(
         with(vec![options(TmpfsOptions {
-            options: r#"[["uid","0"]]"#.into(),
+            options: r#"[["uid","root"]]"#.into(),
             ..Default::default()
         })]),
-        "container.mounts[0].tmpfs_options.options: [\"uid\", \"0\"] is no option of a tmpfs that can be set here",
+        "container.mounts[0].tmpfs_options.options: [\"uid\", \"root\"] is no option of a tmpfs that can be set here",
     );
     let error = refusal(&task(
         1,
