@@ -33,7 +33,7 @@ pub(super) fn limits(request: &TaskRequest<'_>) -> Result<Resources> {
     let linux = wire.linux_resources.unwrap_or_default();
     let allocated = wire.allocated_resources.unwrap_or_default();
     let mhz = mhz(allocated.cpu, &linux);
-    let (limit, reservation) = memory(request, allocated.memory, linux.memory_limit_bytes);
+    let (limit, reservation) = memory(request, allocated.memory, linux.memory_limit_bytes)?;
     let (quota, period) = quota(request, mhz, linux.percent_ticks)?.unzip();
     Ok(Resources {
         cpu_shares: shares(mhz, request.session.processors.total_mhz),
@@ -173,7 +173,7 @@ fn memory(
     request: &TaskRequest<'_>,
     memory: Option<nomad::AllocatedMemoryResources>,
     limit_bytes: i64,
-) -> (Option<MemoryLimit>, Option<MemoryLimit>) {
+) -> Result<(Option<MemoryLimit>, Option<MemoryLimit>)> {
     let memory = memory.unwrap_or_default();
     let soft = memory_reservation(memory, limit_bytes);
     let nomad::AllocatedMemoryResources {
@@ -181,13 +181,24 @@ fn memory(
         memory_max_mb,
     } = memory;
     if memory_max_mb < 0 {
-        return (None, soft);
+        return Ok((None, soft));
     }
-    let wanted = i64::try_from(request.options.memory_hard_limit_mb).unwrap_or(i64::MAX);
-    match memory_limit(wanted.max(memory_max_mb).saturating_mul(MIB)) {
-        None => (soft, None),
+    let own = request.options.memory_hard_limit_mb;
+    let wanted = i64::try_from(own).unwrap_or(i64::MAX);
+    let Some(hard) = memory_limit(wanted.max(memory_max_mb).saturating_mul(MIB)) else {
+        return Ok((soft, None));
+    };
+    match soft {
+        // As docker's daemon refuses it: such a task would be killed below what its job reserves for it.
+        Some(soft) if hard < soft && own > 0 => {
+            let reserved = soft.signed() / MIB;
+            let why = format!(
+                "{own} MiB is less than the memory of the task's resources, {reserved} MiB: give it as much or more"
+            );
+            Err(Error::invalid("memory_hard_limit", why))
+        }
         // The reservation is capped at the limit.
-        Some(hard) => (Some(hard), soft.map(|soft| soft.min(hard))),
+        soft => Ok((Some(hard), soft.map(|soft| soft.min(hard)))),
     }
 }
 

@@ -58,7 +58,7 @@ impl PluginConfig {
     pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, Vec<String>)> {
         let mut block = Block::decode(bytes)?;
         let without = WITHOUT_MEANING.iter().filter(|(key, _)| block.has(key));
-        let warnings = without
+        let mut warnings: Vec<String> = without
             .map(|(key, why)| format!("{key} has no effect: {why}"))
             .collect();
         let defaults = Self::default();
@@ -92,13 +92,14 @@ impl PluginConfig {
                 "pull_activity_timeout",
                 defaults.pull_activity_timeout,
             )?,
-            extra_labels: extra_labels(&mut block)?,
+            extra_labels: block.texts("extra_labels")?,
             pids_limit: pids_limit(&mut block)?,
             oom_score_adj: oom_score(&mut block)?,
             must_create_network: block
                 .flag("must_create_network")?
                 .unwrap_or(defaults.must_create_network),
         };
+        warnings.extend(unknown_labels(&config.extra_labels));
         Ok((config, warnings))
     }
 }
@@ -187,18 +188,17 @@ fn dangling_config(mut block: Block, defaults: &DanglingConfig) -> Result<Dangli
     })
 }
 
-fn extra_labels(block: &mut Block) -> Result<Vec<String>> {
-    let labels = block.texts("extra_labels")?;
-    for (index, pattern) in labels.iter().enumerate() {
-        if !LABEL_NAMES.iter().any(|name| matches(pattern, name)) {
-            let known = LABEL_NAMES.join(", ");
-            return Err(Error::invalid(
-                format_args!("{}[{index}]", block.at("extra_labels")),
-                format!("{pattern:?} names none of {known}"),
-            ));
-        }
-    }
-    Ok(labels)
+/// Warnings about labels that do not exist. They are no errors, because an agent whose plugin refuses its configuration
+/// does not start.
+fn unknown_labels(labels: &[String]) -> impl Iterator<Item = String> {
+    let unknown = labels
+        .iter()
+        .enumerate()
+        .filter(|(_, pattern)| !LABEL_NAMES.iter().any(|name| matches(pattern, name)));
+    unknown.map(|(index, pattern)| {
+        let known = LABEL_NAMES.join(", ");
+        format!("extra_labels[{index}] has no effect: {pattern:?} names none of {known}")
+    })
 }
 
 /// As with Docker, 0 or less means no limit.

@@ -226,14 +226,33 @@ fn invalid_plugin_value_is_rejected_by_key() {
         "extra_labels: a list is wanted here, not a text",
     );
     refused(
-        [("extra_labels", texts(&["job_name", "job-*"]))],
-        "extra_labels[1]: \"job-*\" names none of job_name, job_id, parent_job_id, task_group_name, task_name, namespace, \
-         node_name, node_id",
-    );
-    refused(
         [("gc", list([map([]), map([])]))],
         "gc: a block is wanted here, not a list",
     );
+}
+
+#[test]
+fn labels_that_do_not_exist_are_warnings() {
+    for (labels, unknown) in [
+        (&["job_name", "job-*"][..], &[(1, "job-*")][..]),
+        (&["owner"], &[(0, "owner")]),
+        (&["", "Job_Name"], &[(0, ""), (1, "Job_Name")]),
+        (&["alloc_id", "node_*", "*"], &[(0, "alloc_id")]),
+        (&["task_*", "namespace"], &[]),
+    ] {
+        let (config, warnings) = decode([("extra_labels", texts(labels))]);
+        assert_eq!(config.extra_labels, labels);
+        let expected: Vec<String> = unknown
+            .iter()
+            .map(|(index, name)| {
+                format!(
+                    "extra_labels[{index}] has no effect: {name:?} names none of job_name, job_id, parent_job_id, \
+                     task_group_name, task_name, namespace, node_name, node_id"
+                )
+            })
+            .collect();
+        assert_eq!(warnings, expected, "{labels:?}");
+    }
 }
 
 #[test]

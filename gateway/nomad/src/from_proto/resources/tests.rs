@@ -52,11 +52,41 @@ fn memory_is_a_limit_or_a_reservation_with_memory_max() {
         "the larger one counts"
     );
     assert_eq!(
-        of(256, 0, 128),
+        of(256, 128, 0),
         (mib(128), mib(128)),
         "no reservation is over the limit"
     );
     assert_eq!(of(0, 0, 0), (None, None));
+}
+
+#[test]
+fn hard_limit_of_memory_is_not_below_the_reservation() {
+    let of = |mb, max, hard: i64| {
+        let mut task = request(mb, max, 0);
+        task.msgpack_driver_config = config([("memory_hard_limit", hard.into())]);
+        plan(&task, &session(PluginConfig::default()))
+            .map(drop)
+            .map_err(|error| (error.kind(), error.report()))
+    };
+    for (mb, max, hard) in [
+        (256, 0, 256),
+        (256, 0, 257),
+        (256, 512, 128),
+        (256, -1, 1),
+        (0, 0, 1),
+    ] {
+        assert_eq!(of(mb, max, hard), Ok(()), "{mb} {max} {hard}");
+    }
+    for (mb, max, hard) in [(256, 0, 255), (256, 200, 128), (2, 0, 1)] {
+        let why = format!(
+            "memory_hard_limit: {hard} MiB is less than the memory of the task's resources, {mb} MiB: give it as much or more"
+        );
+        assert_eq!(
+            of(mb, max, hard),
+            Err((ErrorKind::InvalidArgument, why)),
+            "{mb} {max} {hard}"
+        );
+    }
 }
 
 #[test]
