@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/hcl/v2/hcldec"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	hcljson "github.com/hashicorp/hcl/v2/json"
+	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/msgpack"
 
 	hclspec "switchyard/wire/nomad/plugins/shared/hclspec"
@@ -47,6 +48,8 @@ func convert(schema *hclspec.Spec) (hcldec.Spec, error) {
 		return object, nil
 	case *hclspec.Spec_Attr:
 		return convertAttr(block.Attr)
+	case *hclspec.Spec_BlockAttrs:
+		return convertBlockAttrs(block.BlockAttrs)
 	case *hclspec.Spec_BlockValue:
 		nested, err := convert(block.BlockValue.GetNested())
 		if err != nil {
@@ -66,14 +69,30 @@ func convert(schema *hclspec.Spec) (hcldec.Spec, error) {
 }
 
 func convertAttr(attr *hclspec.Attr) (hcldec.Spec, error) {
-	source := []byte(attr.GetType())
-	expression, diags := hclsyntax.ParseExpression(source, "type", hcl.InitialPos)
+	kind, err := typeOf(attr.GetType())
+	if err != nil {
+		return nil, err
+	}
+	return &hcldec.AttrSpec{Name: attr.GetName(), Type: kind, Required: attr.GetRequired()}, nil
+}
+
+func convertBlockAttrs(attrs *hclspec.BlockAttrs) (hcldec.Spec, error) {
+	kind, err := typeOf(attrs.GetType())
+	if err != nil {
+		return nil, err
+	}
+	return &hcldec.BlockAttrsSpec{TypeName: attrs.GetName(), ElementType: kind, Required: attrs.GetRequired()}, nil
+}
+
+// typeOf gives the type that is written as in HCL.
+func typeOf(text string) (cty.Type, error) {
+	expression, diags := hclsyntax.ParseExpression([]byte(text), "type", hcl.InitialPos)
 	if diags.HasErrors() {
-		return nil, diags
+		return cty.NilType, diags
 	}
 	kind, diags := typeexpr.TypeConstraint(expression)
 	if diags.HasErrors() {
-		return nil, diags
+		return cty.NilType, diags
 	}
-	return &hcldec.AttrSpec{Name: attr.GetName(), Type: kind, Required: attr.GetRequired()}, nil
+	return kind, nil
 }

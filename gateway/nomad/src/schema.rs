@@ -51,6 +51,16 @@ fn required(name: &'static str, type_: &str) -> SchemaEntry {
     (name, spec(Block::Attr(attr)))
 }
 
+/// A block of texts with any names, which may also be written as an object. It may occur once.
+fn block_attrs(name: &'static str) -> SchemaEntry {
+    let attrs = hclspec::BlockAttrs {
+        name: name.to_owned(),
+        r#type: TEXT.to_owned(),
+        required: false,
+    };
+    (name, spec(Block::BlockAttrs(attrs)))
+}
+
 /// A block that may occur once.
 fn block(name: &'static str, entries: impl IntoIterator<Item = SchemaEntry>) -> SchemaEntry {
     let nested = Some(Box::new(object(entries)));

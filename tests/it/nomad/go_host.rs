@@ -119,7 +119,7 @@ fn config(node: &TestNode) -> Value {
         "ulimit": [{ "nofile": "512:1024" }], "labels": [{ "from": "go", "number": "42" }],
         "cap_drop": ["mknod"], "extra_hosts": ["db:10.1.2.3"],
         "mount": [{ "type": "tmpfs", "target": "/scratch", "tmpfs_options": { "size": 1_048_576 } }],
-        "auth": { "username": "", "password": "" },
+        "auth": { "username": "", "password": "" }, "storage_opt": {},
     })
 }
 

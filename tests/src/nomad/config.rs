@@ -56,7 +56,15 @@ fn pack(spec: &hclspec::Spec, given: &Value) -> Packed {
                 serde_json::from_str(&literal.value).expect("our literals are also JSON");
             pack_value("any", &value)
         }
-        Block::Array(_) | Block::BlockAttrs(_) | Block::BlockSet(_) | Block::BlockMap(_) => {
+        Block::BlockAttrs(_) if given.is_null() => Packed::Nil,
+        Block::BlockAttrs(attrs) => {
+            let blocks = listed(given);
+            let [block] = blocks.as_slice() else {
+                panic!("{} occurs more than once", attrs.name)
+            };
+            pack_value(&format!("map({})", attrs.r#type), block)
+        }
+        Block::Array(_) | Block::BlockSet(_) | Block::BlockMap(_) => {
             panic!("our schemas have no such block: {spec:?}")
         }
     }

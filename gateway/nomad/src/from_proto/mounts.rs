@@ -106,7 +106,10 @@ fn of_volume(request: &TaskRequest<'_>, volume: &Volume) -> Result<Mount> {
     } = volume;
     let destination = container_path(field, destination)?;
     let source = match request.options.volume_driver.as_str() {
-        "" => host_source(request, field, source, MissingSource::CreateDir)?,
+        // As docker has it: a driver is for names of volumes, and a path is one of the host with every driver.
+        driver if driver.is_empty() || source.starts_with('/') => {
+            host_source(request, field, source, MissingSource::CreateDir)?
+        }
         "local" => named_volume(request, field, source)?,
         other => {
             return Err(Error::unimplemented(format!(

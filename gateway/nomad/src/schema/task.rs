@@ -3,7 +3,10 @@
 
 use switchyard_proto::nomad::shared::hclspec;
 
-use super::{FLAG, NUMBER, PAIRS, SchemaEntry, TEXT, TEXTS, attr, block, blocks, object, required};
+use super::{
+    FLAG, NUMBER, PAIRS, SchemaEntry, TEXT, TEXTS, attr, block, block_attrs, blocks, object,
+    required,
+};
 
 /// The schema of a task's configuration.
 pub(crate) fn task_schema() -> hclspec::Spec {
@@ -95,7 +98,7 @@ fn storage() -> Vec<SchemaEntry> {
         blocks("mounts", mount()),
         attr("tmpfs", TEXTS),
         attr("shm_size", NUMBER),
-        attr("storage_opt", PAIRS),
+        block_attrs("storage_opt"),
         blocks(
             "devices",
             [

@@ -29,8 +29,8 @@ fn walk(at: &str, spec: &hclspec::Spec, look: &mut dyn FnMut(&str, &Block)) {
         Block::Attr(attr) => (&attr.name, None),
         Block::BlockValue(block) => (&block.name, block.nested.as_ref()),
         Block::BlockList(list) => (&list.name, list.nested.as_ref()),
+        Block::BlockAttrs(attrs) => (&attrs.name, None),
         Block::Array(_)
-        | Block::BlockAttrs(_)
         | Block::BlockSet(_)
         | Block::BlockMap(_)
         | Block::Default(_)
@@ -153,6 +153,39 @@ fn every_meaningful_plugin_schema_key_is_decoded() {
             .expect(without_meaning);
     }
     check(&schema, &[], &|bytes| PluginConfig::decode(bytes).map(drop));
+}
+
+#[test]
+fn options_of_texts_are_written_as_with_docker() {
+    // As Nomad's docker driver has it: a block that can be an object, or a list of maps, which cannot.
+    let mut found = Vec::new();
+    walk("", &task_schema(), &mut |path, block| {
+        if let Block::BlockAttrs(attrs) = block {
+            assert_eq!((attrs.r#type.as_str(), attrs.required), (TEXT, false));
+            found.push((path.to_owned(), "object"));
+        } else if let Block::Attr(attr) = block
+            && attr.r#type == PAIRS
+        {
+            found.push((path.to_owned(), "maps"));
+        }
+    });
+    let found: Vec<(&str, &str)> = found
+        .iter()
+        .map(|(path, how)| (path.as_str(), *how))
+        .collect();
+    let expected = [
+        ("labels", "maps"),
+        ("logging.config", "maps"),
+        ("mount.volume_options.driver_config.options", "maps"),
+        ("mount.volume_options.labels", "maps"),
+        ("mounts.volume_options.driver_config.options", "maps"),
+        ("mounts.volume_options.labels", "maps"),
+        ("port_map", "maps"),
+        ("storage_opt", "object"),
+        ("sysctl", "maps"),
+        ("ulimit", "maps"),
+    ];
+    assert_eq!(found, expected);
 }
 
 #[test]

@@ -223,10 +223,13 @@ fn tmpfs_parses_as_in_the_docker_cli() {
 
 #[test]
 fn storage_has_a_size_as_in_docker() {
-    assert_eq!(
-        decode([("storage_opt", pairs(&[("size", "10G")]))]).storage_bytes,
-        Some(10 << 30)
-    );
+    // A block, or an object, as an agent encodes them, and a list of maps as from earlier versions of the schema.
+    for value in [map([("size", "10G".into())]), pairs(&[("size", "10G")])] {
+        assert_eq!(
+            decode([("storage_opt", value)]).storage_bytes,
+            Some(10 << 30)
+        );
+    }
     invalid(
         "storage_opt",
         pairs(&[("size", "0")]),

@@ -107,6 +107,31 @@ fn named_volumes_need_operator_permission() {
         own(plan(&driver("local"), &session(generous())).unwrap())[0].source,
         named
     );
+    // A path is one of the host, whatever the driver is, and as the operator allows it.
+    for (driver, source, path) in [
+        ("local", "/srv/data", "/srv/data"),
+        ("local", "/srv/../etc/x", "/etc/x"),
+        ("pxd", "/srv/data", "/srv/data"),
+        ("", "/", "/"),
+    ] {
+        let of_path = task([
+            ("volumes", texts(&[&format!("{source}:/x")])),
+            ("volume_driver", driver.into()),
+        ]);
+        assert_eq!(
+            own(plan(&of_path, &session(generous())).unwrap())[0].source,
+            host(path, MissingSource::CreateDir),
+            "{driver} {source}"
+        );
+        let text =
+            format!("volumes[0]: volumes are not enabled; cannot mount host paths: {source:?}");
+        refused_task(
+            &of_path,
+            PluginConfig::default(),
+            ErrorKind::InvalidArgument,
+            &text,
+        );
+    }
     let text = "volume_driver: there is no volume driver \"pxd\"";
     refused_task(&driver("pxd"), generous(), ErrorKind::Unimplemented, text);
     let bad = task([(
