@@ -7,7 +7,7 @@ use prost_types::Any;
 use switchyard_core::backend::BackendObserver;
 use switchyard_core::reload::Reloadable;
 use switchyard_core::spec::CgroupPlacement;
-use switchyard_core::{Error, Result};
+use switchyard_core::{Error, Result, SpecPart};
 use switchyard_proto::containerd::runc::v1 as runc;
 use switchyard_runtime_spec::cgroups_path::{CgroupLocation, cgroups_path};
 use switchyard_runtime_spec::{self as runtime_spec, Host, SandboxUsers};
@@ -62,6 +62,7 @@ impl Context {
                     known.join(", ")
                 ),
             )
+            .about(SpecPart::Handler)
         })
     }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 use switchyard_core::spec::{OomScoreAdj, Resources, SeccompProfile, TaskSpec};
-use switchyard_core::{Error, Result};
+use switchyard_core::{Error, Result, SpecPart};
 
 use crate::input::Input;
 use crate::resolved::ResolvedSource;
@@ -83,7 +83,8 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
             "no privileged task is allowed in this sandbox",
         ));
     }
-    let selinux = labels::selinux(security, input.sandbox.selinux.as_ref(), input.host)?;
+    let selinux = labels::selinux(security, input.sandbox.selinux.as_ref(), input.host)
+        .map_err(|error| error.about(SpecPart::Selinux))?;
     let (process_label, mount_label) = selinux.map(|labels| (labels.process, labels.mount)).unzip();
     let limits = resources::granted(&task.resources, input.host, &mut warnings)?;
     let process = process(input, limits.oom_score_adj, process_label, &mut warnings)?;
@@ -111,7 +112,8 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
             &process.capabilities,
             input.found,
             &mut warnings,
-        )?,
+        )
+        .map_err(|error| error.about(SpecPart::Seccomp))?,
         rootfs_propagation: made.rootfs_propagation,
         masked_paths: hidden(
             "security.masked_paths",
@@ -236,7 +238,8 @@ fn process(
         ),
         rlimits: limits::rlimits(&task.rlimits, input.host, warnings)?,
         no_new_privileges: security.no_new_privileges,
-        apparmor_profile: labels::apparmor(security, input.host)?,
+        apparmor_profile: labels::apparmor(security, input.host)
+            .map_err(|error| error.about(SpecPart::AppArmor))?,
         oom_score_adj: oom_score_adj.map(OomScoreAdj::get),
         selinux_label,
     })

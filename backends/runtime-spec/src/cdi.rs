@@ -17,7 +17,7 @@ use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use switchyard_core::{Error, Result};
+use switchyard_core::{Error, Result, SpecPart};
 
 pub(crate) use apply::{Target, apply, host_nodes};
 pub(crate) use edits::Edits;
@@ -78,7 +78,10 @@ struct Place {
 pub(crate) fn resolve(names: &[String], dirs: &[PathBuf], fs: &dyn HostFs) -> Result<Edits> {
     let wanted: Vec<DeviceName<'_>> = names
         .iter()
-        .map(|name| DeviceName::parse(name))
+        .enumerate()
+        .map(|(index, name)| {
+            DeviceName::parse(name).map_err(|error| error.about(SpecPart::CdiDevice(index)))
+        })
         .collect::<Result<_>>()?;
     let mut needed = Needed {
         files: Vec::new(),
@@ -98,14 +101,15 @@ pub(crate) fn resolve(names: &[String], dirs: &[PathBuf], fs: &dyn HostFs) -> Re
     let Needed { files, places } = needed;
     let mut seen = HashSet::new();
     let mut edits = Edits::default();
-    for (name, place) in names.iter().zip(places) {
+    for (index, (name, place)) in names.iter().zip(places).enumerate() {
+        let part = SpecPart::CdiDevice(index);
         let Some(Place {
             file,
             edits: own,
             other,
         }) = place
         else {
-            return Err(missing(name, dirs, &bad));
+            return Err(missing(name, dirs, &bad).about(part));
         };
         let (path, common) = &files[file];
         if let Some(other) = other {
@@ -114,13 +118,13 @@ pub(crate) fn resolve(names: &[String], dirs: &[PathBuf], fs: &dyn HostFs) -> Re
                 path.display(),
                 other.display()
             );
-            return Err(Error::invalid("cdi_devices", why));
+            return Err(Error::invalid("cdi_devices", why).about(part));
         }
         if seen.insert(file) {
-            check_interfaces(name, common)?;
+            check_interfaces(name, common).map_err(|error| error.about(part))?;
             edits.append(common);
         }
-        check_interfaces(name, &own)?;
+        check_interfaces(name, &own).map_err(|error| error.about(part))?;
         edits.append(&own);
     }
     Ok(edits)

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use indexmap::IndexMap;
 use switchyard_core::spec::{DeviceNode, TaskSpec};
-use switchyard_core::{Error, Result};
+use switchyard_core::{Error, Result, SpecPart};
 
 use crate::host_fs::{DeviceInfo, HostFs, HostNode};
 use crate::oci::{DeviceRule, LinuxDevice};
@@ -80,8 +80,9 @@ pub fn of_task(task: &TaskSpec, fs: &dyn HostFs) -> Result<Devices> {
             access: "rwm".to_owned(),
         }];
     }
-    for asked in &task.devices {
-        add(&mut nodes, &mut rules, asked, fs)?;
+    for (index, asked) in task.devices.iter().enumerate() {
+        add(&mut nodes, &mut rules, asked, fs)
+            .map_err(|error| error.about(SpecPart::Device(index)))?;
     }
     Ok(Devices {
         nodes: nodes.into_values().collect(),

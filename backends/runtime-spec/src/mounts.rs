@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use indexmap::IndexMap;
 use switchyard_core::spec::{self, DEFAULT_SHM_BYTES, MissingSource, MountSource, Propagation};
-use switchyard_core::{Error, Reason, Result};
+use switchyard_core::{Error, Reason, Result, SpecPart};
 
 use crate::environment::INIT_PATH;
 use crate::host_fs::{HostFs, HostPropagation};
@@ -133,8 +133,9 @@ const FIELD_OPTIONS: [&str; 13] = [
 pub fn of_task(input: &Input<'_>) -> Result<Mounts> {
     let mut made = Mounts::default();
     let mut asked: IndexMap<String, Mount> = IndexMap::with_capacity(input.mounts.len());
-    for mount in input.mounts {
-        let mount = of_request(mount, input, &mut made)?;
+    for (index, mount) in input.mounts.iter().enumerate() {
+        let mount = of_request(mount, input, &mut made)
+            .map_err(|error| error.about(SpecPart::Mount(index)))?;
         asked.insert(mount.destination.clone(), mount);
     }
     let dev_replaced = asked.contains_key("/dev");

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sys::stat::Mode;
 use switchyard_core::spec::{GroupPolicy, UserRef, UserSpec};
-use switchyard_core::{Error, Result};
+use switchyard_core::{Error, Result, SpecPart};
 
 use crate::oci;
 
@@ -191,7 +191,7 @@ fn resolve_from(
     let UserQuery {
         user,
         group: wanted_group,
-    } = parse_user(spec, image_user)?;
+    } = parse_user(spec, image_user).map_err(|error| error.about(SpecPart::User))?;
     let account = find_account(passwd, &user).map_err(|fault| unreadable(PASSWD, fault))?;
     let uid = match (&user, &account) {
         (Id::Number(uid), _) => *uid,
@@ -200,13 +200,15 @@ fn resolve_from(
             return Err(Error::invalid(
                 "user",
                 format!("{name:?} is not in /etc/passwd of the image"),
-            ));
+            )
+            .about(SpecPart::User));
         }
     };
     let named = spec
         .named
         .iter()
-        .map(|text| id(text))
+        .enumerate()
+        .map(|(index, text)| id(text).map_err(|error| error.about(SpecPart::Group(index))))
         .collect::<Result<Vec<_>>>()?;
     let mut wish = GroupQuery::default();
     if let (None, Some(Id::Name(name))) = (spec.gid, &wanted_group) {
@@ -232,7 +234,7 @@ fn resolve_from(
     };
     let gid = match (spec.gid, &wanted_group) {
         (Some(gid), _) => gid,
-        (None, Some(group)) => number(group)?,
+        (None, Some(group)) => number(group).map_err(|error| error.about(SpecPart::User))?,
         (None, None) => account.as_ref().map_or(0, |account| account.gid),
     };
     let mut all = vec![gid];
@@ -244,8 +246,8 @@ fn resolve_from(
     };
     groups.of_member.iter().copied().for_each(&mut add);
     spec.supplemental.iter().copied().for_each(&mut add);
-    for group in &named {
-        add(number(group)?);
+    for (index, group) in named.iter().enumerate() {
+        add(number(group).map_err(|error| error.about(SpecPart::Group(index)))?);
     }
     if all.len() > MAX_GROUPS {
         return Err(Error::invalid(

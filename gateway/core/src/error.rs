@@ -91,6 +91,30 @@ pub enum Reason {
     DaemonEnds,
 }
 
+/// The part of a specification that an error is about. Backends and the core do not know how a client has spelled it:
+/// its frontend names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SpecPart {
+    /// The runtime handler of a sandbox.
+    Handler,
+    /// The user of a task.
+    User,
+    /// The supplementary group at this index of those by name.
+    Group(usize),
+    /// The mount at this index.
+    Mount(usize),
+    /// The device node at this index.
+    Device(usize),
+    /// The device at this index of those by CDI name.
+    CdiDevice(usize),
+    /// The system call filter.
+    Seccomp,
+    /// The AppArmor profile.
+    AppArmor,
+    /// The SELinux label.
+    Selinux,
+}
+
 /// The longest status text, in bytes. It is sent as a header, where one byte takes up to three, and a second
 /// time where the protocol has details. Clients treat a connection with headers above 16 KiB as broken (8 KiB
 /// by default in gRPC's C core).
@@ -106,6 +130,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub struct Error {
     kind: ErrorKind,
     reason: Option<Reason>,
+    part: Option<SpecPart>,
     message: String,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
@@ -127,6 +152,7 @@ impl Error {
         Self {
             kind,
             reason: None,
+            part: None,
             message: message.into(),
             source: None,
         }
@@ -173,13 +199,23 @@ impl Error {
         self
     }
 
-    /// Adds what was being done when `self` happened; keeps the kind and the reason, and `self` becomes the
-    /// cause.
+    /// Sets the part of the specification that the error is about, unless a more precise one is set already.
+    #[must_use]
+    pub const fn about(mut self, part: SpecPart) -> Self {
+        if self.part.is_none() {
+            self.part = Some(part);
+        }
+        self
+    }
+
+    /// Adds what was being done when `self` happened; keeps the kind, the reason and the part, and `self`
+    /// becomes the cause.
     #[must_use]
     pub fn context(self, doing: impl Into<String>) -> Self {
         Self {
             kind: self.kind,
             reason: self.reason,
+            part: self.part,
             message: doing.into(),
             source: Some(Arc::new(self)),
         }
@@ -195,6 +231,12 @@ impl Error {
     #[must_use]
     pub const fn reason(&self) -> Option<Reason> {
         self.reason
+    }
+
+    /// Returns the part of the specification that the error is about; `None` if it is about no single one.
+    #[must_use]
+    pub const fn part(&self) -> Option<SpecPart> {
+        self.part
     }
 
     /// The message and those of all causes, joined by `: `, for a response or a log line.
@@ -256,6 +298,16 @@ mod tests {
             .context("y");
         assert_eq!(error.reason(), Some(Reason::Locked));
         assert_eq!(Error::unavailable("x").reason(), None);
+    }
+
+    #[test]
+    fn context_keeps_the_part_that_was_named_first() {
+        let error = Error::invalid("x", "y")
+            .about(SpecPart::Group(2))
+            .context("z")
+            .about(SpecPart::User);
+        assert_eq!(error.part(), Some(SpecPart::Group(2)));
+        assert_eq!(Error::unavailable("x").part(), None);
     }
 
     #[test]

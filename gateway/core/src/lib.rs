@@ -49,4 +49,4 @@ pub mod threads;
 pub mod trace;
 pub mod waiters;
 
-pub use error::{Error, ErrorKind, Reason, Result, STATUS_TEXT_MAX};
+pub use error::{Error, ErrorKind, Reason, Result, STATUS_TEXT_MAX, SpecPart};

@@ -60,24 +60,23 @@ fn name(field: &str, index: usize, text: &str) -> Result<String> {
 /// of the task, so that no other defaults apply.
 ///
 /// # Errors
-/// `InvalidArgument`, naming the field, if the task adds one that does not exist.
+/// `InvalidArgument`, naming the field and the place in the list, if the task adds one that does not exist.
 pub fn changes<'a>(
     field: &str,
     defaults: impl IntoIterator<Item = &'a str>,
     add: &'a [String],
     drop: &[String],
 ) -> Result<CapabilityChanges> {
+    for (index, name) in add.iter().enumerate() {
+        if name != ALL && !NAMES.contains(&name.as_str()) {
+            return Err(Error::invalid(
+                format_args!("{field}[{index}]"),
+                format!("{name:?} is no capability of Linux"),
+            ));
+        }
+    }
     let add = set(add);
     let drop = set(drop);
-    if let Some(unknown) = add
-        .iter()
-        .find(|name| **name != ALL && !NAMES.contains(name))
-    {
-        return Err(Error::invalid(
-            field,
-            format!("{unknown:?} is no capability of Linux"),
-        ));
-    }
     let kept = |name: &&str| !drop.contains(name) && !drop.contains(ALL);
     let mut has: BTreeSet<&str> = defaults.into_iter().filter(kept).collect();
     has.extend(add.iter().filter(|name| **name != ALL));
@@ -145,7 +144,7 @@ mod tests {
         let error = changes("cap_add", SOME, &own(&["SYS_ADMINISTER"]), &[]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "cap_add: \"SYS_ADMINISTER\" is no capability of Linux"
+            "cap_add[0]: \"SYS_ADMINISTER\" is no capability of Linux"
         );
     }
 

@@ -28,10 +28,11 @@ pub(crate) fn changes(
             .difference(&allowed)
             .map(|name| name.to_ascii_lowercase())
             .collect();
-        if !refused.is_empty() {
+        let first = add.iter().position(|name| !allowed.contains(name.as_str()));
+        if let Some(index) = first {
             let refused = refused.join(", ");
-            return Err(Error::new(
-                switchyard_core::ErrorKind::InvalidArgument,
+            return Err(Error::invalid(
+                format_args!("cap_add[{index}]"),
                 format!("driver does not allow the following capabilities: {refused}"),
             ));
         }
@@ -88,7 +89,7 @@ mod tests {
             let error = changes(&own(&SOME), &own(add), &[]).unwrap_err();
             assert_eq!(
                 error.to_string(),
-                format!("driver does not allow the following capabilities: {named}")
+                format!("cap_add[0]: driver does not allow the following capabilities: {named}")
             );
         }
     }
@@ -98,7 +99,7 @@ mod tests {
         let error = changes(&own(&["ALL"]), &own(&["SYS_ADMINISTER"]), &[]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "cap_add: \"SYS_ADMINISTER\" is no capability of Linux"
+            "cap_add[0]: \"SYS_ADMINISTER\" is no capability of Linux"
         );
     }
 }

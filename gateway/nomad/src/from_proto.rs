@@ -27,6 +27,7 @@ use crate::task_config::TaskOptions;
 pub(crate) mod any_bytes;
 mod devices;
 mod image;
+mod keys;
 mod labels;
 mod mounts;
 mod names;
@@ -53,8 +54,8 @@ pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session) -> Result<Plan> 
     let security = security::security(&request)?;
     let meta = meta(&request)?;
     let handler = security::handler(&request)?;
-    let mut warnings = options.warnings.clone();
-    warnings.extend(network.warnings);
+    let keys = keys::keys(&request, &mounts, &devices);
+    let warnings = [options.warnings.clone(), network.warnings].concat();
     let sandbox = SandboxSpec {
         meta: meta.clone(),
         handler,
@@ -121,6 +122,7 @@ pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session) -> Result<Plan> 
         task,
         ports: network.ports,
         confined: mounts.confined,
+        keys,
         warnings,
     })
 }

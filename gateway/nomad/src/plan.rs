@@ -8,6 +8,7 @@ use std::time::Duration;
 use switchyard_core::device::Reservation;
 use switchyard_core::image::Credentials;
 use switchyard_core::spec::{SandboxSpec, TaskSpec};
+use switchyard_core::{Error, SpecPart};
 
 /// Everything that is needed to start a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub(crate) struct Plan {
     /// Mounts whose sources must not lead out of the allocation directory; resolved before the task is
     /// created.
     pub(crate) confined: Vec<ConfinedMount>,
+    /// The key of the job, or the field of the request, that each part of the specification comes from.
+    pub(crate) keys: Vec<(SpecPart, String)>,
     /// Warnings for the author of the job.
     pub(crate) warnings: Vec<String>,
 }
@@ -73,6 +76,18 @@ pub(crate) struct NamedPort {
 // === impl Plan ===
 
 impl Plan {
+    /// An error about a part of the specification, with the key of the job that the part comes from.
+    pub(crate) fn named(&self, error: Error) -> Error {
+        let key = self
+            .keys
+            .iter()
+            .find(|(part, _)| Some(*part) == error.part());
+        match key {
+            Some((_, key)) => error.context(key.clone()),
+            None => error,
+        }
+    }
+
     /// Adds what the task's device leases give it. Entries of the task itself take precedence. Idempotent.
     ///
     /// An agent forwards the device plugin's answer when it first starts a task. After a restart the agent

@@ -16,7 +16,7 @@ use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::object::TaskDetails;
 use switchyard_core::operation::step;
 use switchyard_core::spec::{Output, PidMode, Signal, Stdin, TaskSpec, Throttle};
-use switchyard_core::{Error, Result};
+use switchyard_core::{Error, Result, SpecPart};
 use switchyard_runtime_spec::cgroups_path::CgroupLocation;
 use switchyard_runtime_spec::{Built, ImageConfig, ResolvedUser};
 
@@ -181,7 +181,8 @@ impl Tasks {
             // The processors are set on the separate cpuset group: see `task/leaf.rs`.
             task.resources.cpuset_cpus = None;
         }
-        host.apparmor = self.node.profile_for(&spec.security).await?;
+        let profile = self.node.profile_for(&spec.security).await;
+        host.apparmor = profile.map_err(|error| error.about(SpecPart::AppArmor))?;
         let infra = self.context.layout.infra();
         if task.init {
             let dir = infra.clone();

@@ -129,10 +129,11 @@ impl Driver {
             let image = images
                 .get(&plan.image, local_dir, &plan.sandbox.handler, auth, &events)
                 .await?;
-            let mut plan = plan.clone();
-            image.as_str().clone_into(&mut plan.task.image);
+            let mut of_image = plan.clone();
+            image.as_str().clone_into(&mut of_image.task.image);
             let delay = gc.image.then_some(gc.image_delay);
-            match Box::pin(self.make_detached(&record, plan, (&image, delay))).await {
+            let made = Box::pin(self.make_detached(&record, of_image, (&image, delay))).await;
+            match made.map_err(|error| plan.named(error)) {
                 // The image was removed between the check and the creation of the task.
                 Err(error) if error.kind() == ErrorKind::NotFound && tries == 1 => {
                     tracing::debug!(

@@ -20,8 +20,12 @@ const NVIDIA: &str = "NVIDIA_VISIBLE_DEVICES";
 pub(super) struct Devices {
     /// By path.
     pub(super) nodes: Vec<DeviceNode>,
+    /// For each of these, the field that it comes from.
+    pub(super) node_fields: Vec<String>,
     /// By CDI name.
     pub(super) cdi: Vec<String>,
+    /// For each of these, the field that it comes from.
+    pub(super) cdi_fields: Vec<String>,
     /// The paths in the task, and the names, that there are.
     paths: HashSet<PathBuf>,
     names: HashSet<String>,
@@ -43,7 +47,7 @@ pub(super) fn devices(request: &TaskRequest<'_>) -> Result<Devices> {
         let field = &device.field;
         devices.check_count(field)?;
         if is_cdi(&device.host_path) {
-            devices.name(device.host_path.clone());
+            devices.name(&format!("{field}.host_path"), device.host_path.clone());
             continue;
         }
         let inside = Some(&device.container_path)
@@ -51,10 +55,14 @@ pub(super) fn devices(request: &TaskRequest<'_>) -> Result<Devices> {
             .unwrap_or(&device.host_path);
         let host = absolute(format_args!("{field}.host_path"), &device.host_path)?;
         let inside = container_path(&format!("{field}.container_path"), inside)?;
+        let permissions = permissions(field, &device.cgroup_permissions)?;
         devices.add(
-            host,
-            inside,
-            permissions(field, &device.cgroup_permissions)?,
+            format!("{field}.host_path"),
+            DeviceNode {
+                host_path: host,
+                container_path: inside,
+                permissions,
+            },
         );
     }
     for (index, device) in request.task.devices.iter().enumerate() {
@@ -62,10 +70,14 @@ pub(super) fn devices(request: &TaskRequest<'_>) -> Result<Devices> {
         devices.check_count(&field)?;
         let host = absolute(format_args!("{field}.host_path"), &device.host_path)?;
         let inside = container_path(&format!("{field}.task_path"), &device.task_path)?;
+        let permissions = permissions(&field, &device.cgroup_permissions)?;
         devices.add(
-            host,
-            inside,
-            permissions(&field, &device.cgroup_permissions)?,
+            format!("{field}.host_path"),
+            DeviceNode {
+                host_path: host,
+                container_path: inside,
+                permissions,
+            },
         );
     }
     let by_runtime =
@@ -79,11 +91,12 @@ pub(super) fn devices(request: &TaskRequest<'_>) -> Result<Devices> {
         {
             devices.check_count("task.device_env")?;
             // The gateway's own groups have complete CDI names in this variable.
-            devices.name(if is_cdi(gpu) {
+            let name = if is_cdi(gpu) {
                 gpu.to_owned()
             } else {
                 format!("nvidia.com/gpu={gpu}")
-            });
+            };
+            devices.name("task.device_env", name);
         }
     }
     devices.keep_last();
@@ -129,18 +142,16 @@ pub(super) fn gpus<'a>(request: &TaskRequest<'a>) -> Option<&'a String> {
 
 impl Devices {
     /// Adds a device. Of those with one path in the task, the last is used.
-    fn add(&mut self, host_path: PathBuf, container_path: PathBuf, permissions: String) {
-        self.paths.insert(container_path.clone());
-        self.nodes.push(DeviceNode {
-            host_path,
-            container_path,
-            permissions,
-        });
+    fn add(&mut self, field: String, node: DeviceNode) {
+        self.paths.insert(node.container_path.clone());
+        self.nodes.push(node);
+        self.node_fields.push(field);
     }
 
-    fn name(&mut self, name: String) {
+    fn name(&mut self, field: &str, name: String) {
         if self.names.insert(name.clone()) {
             self.cdi.push(name);
+            self.cdi_fields.push(field.to_owned());
         }
     }
 
@@ -150,10 +161,11 @@ impl Devices {
     }
 
     fn keep_last(&mut self) {
-        self.nodes.reverse();
-        self.nodes
-            .retain(|node| self.paths.remove(&node.container_path));
-        self.nodes.reverse();
+        let nodes = std::mem::take(&mut self.nodes);
+        let fields = std::mem::take(&mut self.node_fields);
+        let mut kept: Vec<(DeviceNode, String)> = nodes.into_iter().zip(fields).rev().collect();
+        kept.retain(|(node, _)| self.paths.remove(&node.container_path));
+        (self.nodes, self.node_fields) = kept.into_iter().rev().unzip();
     }
 }
 

@@ -17,6 +17,8 @@ use crate::task_config::{MountKind, MountOptions, TmpfsEntry, Volume};
 pub(super) struct Mounts {
     /// In the requested order.
     pub(super) mounts: Vec<Mount>,
+    /// For each, the field that its source comes from.
+    pub(super) fields: Vec<String>,
     /// Those whose sources must be in the allocation directory.
     pub(super) confined: Vec<ConfinedMount>,
     destinations: HashSet<PathBuf>,
@@ -43,12 +45,12 @@ pub(super) fn mounts(request: &TaskRequest<'_>) -> Result<Mounts> {
         mounts.add(request, [&source, &target], mount)?;
     }
     for tmpfs in &request.options.tmpfs {
-        mounts.push(&tmpfs.field, of_tmpfs(tmpfs)?)?;
+        mounts.push([&tmpfs.field; 2], of_tmpfs(tmpfs)?)?;
     }
     for (index, mount) in request.task.mounts.iter().enumerate() {
         let field = format!("task.mounts[{index}]");
         let mount = of_agent(request, &field, mount)?;
-        mounts.push(&field, mount)?;
+        mounts.push([&field; 2], mount)?;
     }
     Ok(mounts)
 }
@@ -322,19 +324,20 @@ impl Mounts {
                 field: of_source.to_owned(),
             });
         }
-        self.push(of_place, mount)
+        self.push([of_source, of_place], mount)
     }
 
-    fn push(&mut self, field: &str, mount: Mount) -> Result<()> {
-        check_count(field, "mounts", self.mounts.len())?;
+    fn push(&mut self, [of_source, of_place]: [&str; 2], mount: Mount) -> Result<()> {
+        check_count(of_place, "mounts", self.mounts.len())?;
         if !self.destinations.insert(mount.destination.clone()) {
             let at = mount.destination.display();
             return Err(Error::invalid(
-                field,
+                of_place,
                 format!("Duplicate mount point: {at}"),
             ));
         }
         self.mounts.push(mount);
+        self.fields.push(of_source.to_owned());
         Ok(())
     }
 }

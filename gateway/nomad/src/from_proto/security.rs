@@ -4,7 +4,7 @@ use switchyard_core::spec::{
     AppArmorProfile, CapabilityChanges, CgroupNamespace, IpcMode, PidMode, SandboxNetwork,
     SandboxPid, SeccompProfile, Security, SelinuxLabel, SelinuxPart, UtsMode,
 };
-use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_core::{Error, Result};
 use switchyard_docker_options::capabilities;
 use switchyard_docker_options::confinement::{UNCONFINED_TYPE, masked_paths, readonly_paths};
 use switchyard_docker_options::fields::absolute;
@@ -186,7 +186,7 @@ pub(super) fn security(request: &TaskRequest<'_>) -> Result<Security> {
         if !config.allow_privileged {
             let text = "Docker privileged mode is disabled on this Nomad agent: allow_privileged of the plugin's configuration \
                 is false";
-            return Err(Error::new(ErrorKind::InvalidArgument, text));
+            return Err(Error::invalid("privileged", text));
         }
         security.capabilities = CapabilityChanges::default();
         security.seccomp = SeccompProfile::Unconfined;

@@ -12,6 +12,7 @@ use crate::plugin_config::{AllowedModes, PluginConfig, VolumesConfig};
 
 mod confinement;
 mod files;
+mod keys;
 mod networks;
 mod port_variables;
 mod ports;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::spec::{Mount, MountSource, Propagation, TaskSpec};
-use switchyard_core::{Error, Result};
+use switchyard_core::{Error, Result, SpecPart};
 use switchyard_runtime_spec::mounts::host_source;
 use switchyard_runtime_spec::{
     ImageVolume, RealHost, ResolvedMount, ResolvedSource, Staging, user,
@@ -46,10 +46,10 @@ impl Storage {
                 requested: mount,
                 place,
             };
-            mounts.push(
-                self.resolve_mount(sandbox_id, sandbox, spec.meta.owner, mount)
-                    .await?,
-            );
+            let resolved = self
+                .resolve_mount(sandbox_id, sandbox, spec.meta.owner, mount)
+                .await;
+            mounts.push(resolved.map_err(|error| error.about(SpecPart::Mount(number)))?);
         }
         Ok(mounts)
     }

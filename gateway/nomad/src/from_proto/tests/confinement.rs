@@ -33,7 +33,7 @@ fn default_confinement_is_dockers_without_net_raw() {
 
 #[test]
 fn privileged_needs_operator_permission() {
-    let text = "Docker privileged mode is disabled on this Nomad agent: allow_privileged of the plugin's configuration is false";
+    let text = "privileged: Docker privileged mode is disabled on this Nomad agent: allow_privileged of the plugin's configuration is false";
     invalid("privileged", true, text);
     let plan = planned_for(
         generous(),
@@ -55,7 +55,7 @@ fn privileged_needs_operator_permission() {
 
 #[test]
 fn capabilities_are_limited_by_the_operator() {
-    let text = "driver does not allow the following capabilities: net_raw, sys_time";
+    let text = "cap_add[0]: driver does not allow the following capabilities: net_raw, sys_time";
     invalid(
         "cap_add",
         texts(&["SYS_TIME", "cap_net_raw", "CHOWN"]),

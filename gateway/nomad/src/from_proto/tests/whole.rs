@@ -37,6 +37,7 @@ fn minimal_task_is_confined_on_the_bridge_with_task_directories() {
         task,
         ports,
         confined: within,
+        keys: _,
         warnings,
     } = plan;
     assert_eq!((ports, warnings), (Vec::new(), Vec::new()));

@@ -223,7 +223,7 @@ fn capabilities_and_privileges_are_dockers() {
             capability_add: strings(&["CAP_FLY"]),
             ..container()
         },
-        "container.capability_add: \"FLY\" is no capability of Linux",
+        "container.capability_add[0]: \"FLY\" is no capability of Linux",
     );
 }
 
