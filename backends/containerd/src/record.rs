@@ -424,6 +424,7 @@ impl TaskRecord {
                 .filter_map(LeaseRecord::to_core)
                 .collect(),
             compute: self.compute.to_core(),
+            warnings: Vec::new(),
         }
     }
 }

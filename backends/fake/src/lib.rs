@@ -255,6 +255,11 @@ impl Fake {
         self.world.lock().left_output = left;
     }
 
+    /// Sets what cannot be fulfilled in full of tasks that are created from now on.
+    pub fn set_warnings(&self, warnings: Vec<String>) {
+        self.world.lock().warnings = warnings;
+    }
+
     /// Sets the reported progress of all pulls in flight.
     pub fn set_progress(&self, progress: PullProgress) {
         self.world.lock().images.progress = Some(progress);

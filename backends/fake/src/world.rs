@@ -60,6 +60,8 @@ pub(crate) struct State {
     pub(crate) unended: Unended,
     /// The fate of the output that children of execs keep open.
     pub(crate) left_output: LeftOutput,
+    /// What of a new task cannot be fulfilled.
+    pub(crate) warnings: Vec<String>,
     /// The programs that hold up pulls and sandboxes.
     pub(crate) runtime_blockers: Vec<Blocker>,
     /// The ports of the node on which its programs listen.
@@ -365,6 +367,7 @@ impl State {
             log_path: log_path(&spec.stdio.output),
             leases: spec.leases.clone(),
             compute: spec.compute,
+            warnings: self.warnings.clone(),
         };
         let task = FakeTask {
             sandbox,

@@ -50,6 +50,7 @@ pub fn task(owner: Owner, id: TaskId) -> Task {
             project: None,
             leases: Vec::new(),
             compute: ComputeClaim::default(),
+            warnings: Vec::new(),
         },
         state: TaskState::Running {
             pid: 7,

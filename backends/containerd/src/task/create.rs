@@ -91,7 +91,10 @@ impl Tasks {
         );
         match self.make_task(&entry, &runtime, spec, &plan, &built).await {
             Ok(()) => {
-                let details = entry.record().details();
+                let details = TaskDetails {
+                    warnings: built.warnings,
+                    ..entry.record().details()
+                };
                 self.table.lock().insert(id, Arc::new(entry));
                 Ok(details)
             }

@@ -199,5 +199,6 @@ fn task_details() -> TaskDetails {
         project: None,
         leases: Vec::new(),
         compute: ComputeClaim::default(),
+        warnings: Vec::new(),
     }
 }

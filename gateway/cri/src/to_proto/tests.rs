@@ -89,6 +89,7 @@ pub(crate) fn task() -> Task {
             project: None,
             leases: Vec::new(),
             compute: ComputeClaim::default(),
+            warnings: Vec::new(),
         },
         state: TaskState::Created,
     }

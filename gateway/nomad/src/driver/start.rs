@@ -148,7 +148,12 @@ impl Driver {
                     }
                     return Err(error);
                 }
-                Ok(task) => return Ok(task),
+                Ok(task) => {
+                    if let Some(text) = unfulfilled(&task.details.warnings) {
+                        events.send(text, &[]);
+                    }
+                    return Ok(task);
+                }
             }
         }
     }
@@ -371,6 +376,19 @@ impl Drop for StartLeases<'_> {
         if self.scope.callers(Waiters::default()).are_gone() {
             self.scope.devices().start_failed(&self.leases);
         }
+    }
+}
+
+/// The event about what the node could not fulfil, if there is anything. It is one for all: an agent keeps only the last
+/// events of a task.
+fn unfulfilled(warnings: &[String]) -> Option<String> {
+    /// Maximum number of warnings that are shown.
+    const SHOWN: usize = 5;
+    let shown = warnings.get(..SHOWN).unwrap_or(warnings).join("; ");
+    match warnings.len().saturating_sub(SHOWN) {
+        0 if shown.is_empty() => None,
+        0 => Some(format!("Not fulfilled in full: {shown}")),
+        more => Some(format!("Not fulfilled in full: {shown}; and {more} more")),
     }
 }
 

@@ -73,6 +73,7 @@ fn task() -> Task {
             project: None,
             leases: Vec::new(),
             compute: ComputeClaim::default(),
+            warnings: Vec::new(),
         },
         state: TaskState::Exited {
             started_at: None,

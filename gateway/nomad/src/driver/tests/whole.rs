@@ -218,3 +218,49 @@ async fn network_is_created_once_and_destroy_is_idempotent() {
     let nowhere = nomad::CreateNetworkRequest::default();
     assert!(fixture.driver.create_network(call(nowhere)).await.is_err());
 }
+
+#[tokio::test]
+async fn what_the_node_cannot_fulfil_is_an_event_of_the_task() {
+    let fixture = fixture().await;
+    let mut events = fixture
+        .driver
+        .task_events(call(nomad::TaskEventsRequest {}))
+        .await
+        .expect("there is a session")
+        .into_inner();
+    let many: Vec<String> = (0..7).map(|number| format!("w{number}")).collect();
+    let cases: [(&[String], Option<&str>); 4] = [
+        (&[], None),
+        (
+            &["RLIMIT_NOFILE is cut from 5 to 4".to_owned()],
+            Some("Not fulfilled in full: RLIMIT_NOFILE is cut from 5 to 4"),
+        ),
+        (
+            &[
+                "oom_score_adj is 0 instead of -5".to_owned(),
+                "no seccomp".to_owned(),
+            ],
+            Some("Not fulfilled in full: oom_score_adj is 0 instead of -5; no seccomp"),
+        ),
+        (
+            &many,
+            Some("Not fulfilled in full: w0; w1; w2; w3; w4; and 2 more"),
+        ),
+    ];
+    for (number, (warnings, expected)) in cases.into_iter().enumerate() {
+        fixture.fake.set_warnings(warnings.to_vec());
+        let request = fixture.request(&format!("{number:08x}"), &["serve"]);
+        fixture.start(&request).await.expect("it starts");
+        let Some(expected) = expected else { continue };
+        let event = loop {
+            let event = events.next().await.expect("it is open").expect("it is one");
+            if event.message != "Downloading image" {
+                break event;
+            }
+        };
+        assert_eq!(
+            (event.task_id, event.message.as_str()),
+            (request.id, expected)
+        );
+    }
+}
