@@ -90,7 +90,8 @@ impl StatsSampler {
                 _ = scope.tasks().wait(&text) => return None,
                 () = scope.ended() => return None,
             }
-            if !scope.tasks().find(&text).ok()?.state.is_running() {
+            let task = scope.tasks().find(&text).ok()?;
+            if !task.state.is_running() {
                 continue;
             }
             match scope.tasks().stats(&[self.task]).await {
@@ -100,7 +101,10 @@ impl StatsSampler {
                         at: SystemTime::now(),
                         usage,
                     };
-                    let stats = stats(&self.id, self.before.as_ref(), &now, self.processors);
+                    // The first sample has the averages since the start: an agent shows what it gets until the next.
+                    let beginning = task.state.started_at().map(Sample::beginning);
+                    let before = self.before.as_ref().or(beginning.as_ref());
+                    let stats = stats(&self.id, before, &now, self.processors);
                     self.before = Some(now);
                     return Some(stats);
                 }

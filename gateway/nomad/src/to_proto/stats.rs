@@ -17,6 +17,31 @@ pub(crate) struct Sample {
     pub(crate) usage: Usage,
 }
 
+// === impl Sample ===
+
+impl Sample {
+    /// The usage of a task when it was started: none yet.
+    pub(crate) fn beginning(at: SystemTime) -> Self {
+        let cpu = CpuUsage {
+            at,
+            total_ns: 0,
+            user_ns: Some(0),
+            system_ns: Some(0),
+            periods: None,
+            throttled_periods: None,
+            throttled_ns: None,
+            pressure: None,
+        };
+        Self {
+            at,
+            usage: Usage {
+                cpu: Some(cpu),
+                ..Usage::default()
+            },
+        }
+    }
+}
+
 /// The usage of a task. A value that is not available, such as a rate without an earlier sample, is not
 /// listed in the measured fields.
 pub(crate) fn stats(
@@ -186,6 +211,35 @@ mod tests {
             Fields::ThrottledPeriods,
         ];
         assert_eq!(usage.measured_fields, measured.map(i32::from));
+    }
+
+    #[test]
+    fn first_sample_has_the_averages_since_the_start() {
+        let processors = Processors {
+            cores: 4,
+            total_mhz: 8000,
+        };
+        let started = |seconds| Sample::beginning(sample(seconds, 0).at);
+        for (began, seconds, used_ms, percent, user) in [
+            (10, 12, 1000, 50.0, 37.5),
+            (10, 12, 0, 0.0, 0.0),
+            // One that is adopted after hours.
+            (0, 7200, 3_600_000, 50.0, 37.5),
+            // The clock was set back.
+            (12, 10, 1000, 0.0, 0.0),
+        ] {
+            let usage = cpu(Some(&started(began)), &sample(seconds, used_ms), processors);
+            assert_eq!(
+                (usage.percent, usage.user_mode),
+                (percent, user),
+                "{began} {seconds}"
+            );
+            assert_eq!(
+                usage.measured_fields.contains(&Fields::Percent.into()),
+                began < seconds,
+                "{began} {seconds}"
+            );
+        }
     }
 
     #[test]

@@ -159,6 +159,12 @@ async fn task_stats_are_complete_immediate_and_end_with_the_task() {
             .agg_resource_usage
             .expect("an agent falls over statistics without");
         assert!(stats.timestamp.is_some() && usage.cpu.is_some() && usage.memory.is_some());
+        let measured = usage.cpu.unwrap_or_default().measured_fields;
+        let percent: i32 = nomad::cpu_usage::Fields::Percent.into();
+        assert!(
+            measured.contains(&percent),
+            "also of the first: {measured:?}"
+        );
     }
     fixture.destroy(&id, true).await.expect("it is taken away");
     assert!(stats.next().await.is_none());
