@@ -94,7 +94,8 @@ fn fingerprint(
 }
 
 /// The node attributes `driver.<name>.…`. An attribute that is not known now is omitted, which leaves it
-/// unchanged on the node.
+/// unchanged on the node. Also omitted, as by docker's driver, are those that would say no: jobs ask whether
+/// they are set.
 fn attributes(
     status: &BackendStatus,
     handlers: &[Handler],
@@ -116,12 +117,15 @@ fn attributes(
         ("runtimes", text(&names.join(","))),
         ("os_type", text("linux")),
         ("cgroup_driver", text(cgroups)),
-        (
-            "privileged.enabled",
-            Value::BoolVal(config.allow_privileged),
-        ),
-        ("volumes.enabled", Value::BoolVal(config.volumes.enabled)),
     ];
+    for (name, enabled) in [
+        ("privileged.enabled", config.allow_privileged),
+        ("volumes.enabled", config.volumes.enabled),
+    ] {
+        if enabled {
+            facts.push((name, Value::BoolVal(true)));
+        }
+    }
     if !status.version.is_empty() {
         facts.push(("runtime_version", text(&status.version)));
     }
@@ -150,6 +154,7 @@ mod tests {
     use futures::StreamExt;
     use switchyard_core::gateway::{Gateway, Limits};
     use switchyard_core::id::Owner;
+    use switchyard_core::spec::PidsLimit;
     use switchyard_fake::Fake;
 
     use super::*;
@@ -235,6 +240,64 @@ mod tests {
     }
 
     #[test]
+    fn what_is_off_has_no_attribute() {
+        let optional = |config: PluginConfig, status: &BackendStatus| {
+            let session = Session {
+                config: Arc::new(config),
+                ..(*session()).clone()
+            };
+            let known = [
+                "privileged.enabled",
+                "volumes.enabled",
+                "pids.limit",
+                "bridge_ip",
+                "runtime_version",
+            ];
+            let attributes = attributes(status, &[], &session);
+            known
+                .into_iter()
+                .filter(|name| attributes.contains_key(&format!("driver.docker.{name}")))
+                .collect::<Vec<_>>()
+        };
+        let bare = BackendStatus {
+            bridge_address: None,
+            version: String::new(),
+            ..healthy()
+        };
+        let off = PluginConfig::default;
+        let volumes = crate::plugin_config::VolumesConfig {
+            enabled: true,
+            ..Default::default()
+        };
+        for (config, expected) in [
+            (off(), &[][..]),
+            (
+                PluginConfig {
+                    allow_privileged: true,
+                    ..off()
+                },
+                &["privileged.enabled"],
+            ),
+            (PluginConfig { volumes, ..off() }, &["volumes.enabled"]),
+            (
+                PluginConfig {
+                    pids_limit: PidsLimit::new(100).ok(),
+                    ..off()
+                },
+                &["pids.limit"],
+            ),
+        ] {
+            assert_eq!(optional(config, &bare), expected);
+        }
+        let known = BackendStatus {
+            bridge_address: Some([172, 26, 80, 1].into()),
+            version: "2.1".into(),
+            ..healthy()
+        };
+        assert_eq!(optional(off(), &known), ["bridge_ip", "runtime_version"]);
+    }
+
+    #[test]
     fn fingerprint_attributes_have_the_driver_name() {
         let status = BackendStatus {
             bridge_address: Some([172, 26, 80, 1].into()),
@@ -247,8 +310,6 @@ mod tests {
                 .all(|name| name.starts_with("driver.docker.")),
             "{attributes:?}"
         );
-        let enabled = &attributes["driver.docker.privileged.enabled"];
-        assert_eq!(enabled.value, Some(Value::BoolVal(false)));
         let bridge = &attributes["driver.docker.bridge_ip"];
         assert_eq!(
             bridge.value,
