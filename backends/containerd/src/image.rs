@@ -5,6 +5,7 @@
 //! Longer than 500 lines because one image store implements all calls of its trait.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -94,6 +95,8 @@ pub(crate) struct ContainerdImageStore {
     snapshotters: AwaySnapshotters,
     /// Limits the number of concurrent loads.
     load_permits: Arc<Semaphore>,
+    /// The directory on whose disk loads decompress archives.
+    scratch: PathBuf,
 }
 
 /// The answer to which image a reference means.
@@ -119,9 +122,11 @@ impl ContainerdImageStore {
         policy: ImagePolicy,
         leases: lease::Leases,
         layer_sync: layer_sync::LayerSync,
+        scratch: PathBuf,
     ) -> Self {
         Self {
             layer_sync,
+            scratch,
             client,
             policy: policy.into(),
             containerd_features,

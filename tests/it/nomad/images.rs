@@ -1,12 +1,14 @@
 //! Images of Nomad tasks: whose credentials they are pulled with, from archives, and how long they are kept.
 
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::{Agent, TaskSetup};
+use switchyard_tests::prereq;
 use switchyard_tests::registry::Registry;
 use switchyard_tests::registry_proxy::Access;
 
@@ -95,6 +97,54 @@ fn job_loads_its_image_from_an_archive() {
         node.cri().image("brought:1").expect("it is asked for"),
         None
     );
+    // Each is another image, so that none is there already.
+    for (compressor, name) in [
+        (None, "image.tar"),
+        (Some(prereq::require("gzip", "gzip")), "image.tar.gz"),
+        (Some(prereq::require("xz", "xz-utils")), "image.tar.xz"),
+        (Some(prereq::require("zstd", "zstd")), "image.tar.zst"),
+        (Some(prereq::require("bzip2", "bzip2")), "image.tar.bz2"),
+    ] {
+        let task = which(&node, &agent, "brought:1", &json!({ "load": name }));
+        let local = task.task_dir().join("local");
+        let plain = local.join("plain.tar");
+        save(&with_file(name).build(), "brought:1", &plain);
+        let archive = local.join(name);
+        match compressor {
+            None => fs::rename(&plain, &archive).expect("the root can be written"),
+            Some(program) => {
+                let output = fs::File::create(&archive).expect("the root can be written");
+                let ended = Command::new(program)
+                    .args(["-1", "-c"])
+                    .arg(&plain)
+                    .stdout(output)
+                    .status();
+                assert!(ended.expect("it was found").success(), "{name}");
+            }
+        }
+        assert_eq!(run(&agent, task), format!("{name}\n"));
+    }
+    // What is damaged is refused, in readable words.
+    for bytes in [
+        &[0x1f, 0x8b, 8, 0, 0xff, 0xff][..],
+        b"\xfd7zXZ\0\x1b[31m",
+        &[0x28, 0xb5, 0x2f, 0xfd, 0xff, 0x1b],
+        &[0x9b; 1024],
+    ] {
+        let mut task = which(&node, &agent, "brought:1", &json!({ "load": "x" }));
+        fs::write(task.task_dir().join("local/x"), bytes).expect("the root can be written");
+        let refused = agent
+            .driver()
+            .start(&task.config)
+            .expect_err("it is damaged");
+        let text = refused.message();
+        assert!(
+            text.starts_with("load x: ")
+                && !text.chars().any(|c| c.is_control() || c == '\u{fffd}'),
+            "{text:?}"
+        );
+        task.remove_cgroups();
+    }
 }
 
 #[test]

@@ -427,6 +427,7 @@ impl Handles {
             self.features.clone(),
             leases,
             layer_sync,
+            self.context.layout.state().to_path_buf(),
         )
     }
 

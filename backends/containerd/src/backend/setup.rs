@@ -1,5 +1,6 @@
 //! Values that are detected or created once, when the backend is set up.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -96,17 +97,25 @@ fn cgroup_driver(wanted: CgroupDriverChoice) -> runtime_spec::CgroupDriver {
     }
 }
 
-/// The store of images on this containerd.
+/// The store of images on this containerd, which decompresses archives on the disk of `scratch`.
 pub(super) fn image_store(
     client: &Client,
     settings: &Settings,
     features: ContainerdFeatures,
     leases: Leases,
     layer_sync: LayerSync,
+    scratch: PathBuf,
 ) -> ContainerdImageStore {
     let registry = registry::Client::new(registry_config(settings));
     let policy = image_policy(settings, registry);
-    ContainerdImageStore::new(client.clone(), features, policy, leases, layer_sync)
+    ContainerdImageStore::new(
+        client.clone(),
+        features,
+        policy,
+        leases,
+        layer_sync,
+        scratch,
+    )
 }
 
 /// The configuration of the registry client that the settings describe.

@@ -25,8 +25,10 @@ use super::remote_layers::RemoteImage;
 use crate::client::Client;
 
 pub(crate) mod archive;
+mod decompress;
 
 use archive::{Archive, ArchiveImage};
+use decompress::decompressed;
 
 /// Maximum number of images that are loaded concurrently.
 pub(super) const MAX_CONCURRENT_LOADS: usize = 4;
@@ -57,8 +59,10 @@ impl ContainerdImageStore {
         let thread_permit = Arc::clone(&permit);
         let policy = self.policy();
         let limits = policy.limits;
+        let scratch = self.scratch.clone();
         let image = threads::bulk(move || {
             let _permit = thread_permit;
+            let archive = decompressed(archive, &scratch, &stop)?;
             Archive::open(archive, stop)?.image(&reference, &limits)
         })
         .await?;

@@ -49,6 +49,7 @@ pub(super) fn store_over(model: &ModelContainerd) -> ContainerdImageStore {
         policy,
         leases,
         layer_sync,
+        std::env::temp_dir(),
     )
 }
 

@@ -20,7 +20,8 @@ use tokio_util::sync::CancellationToken;
 
 mod tar_reader;
 
-use tar_reader::{TarEntryKind, TarReader, check_cancelled};
+pub(super) use tar_reader::check_cancelled;
+use tar_reader::{TarEntryKind, TarReader};
 
 /// The file of an archive that lists its images.
 const MANIFEST_FILE: &str = "manifest.json";
@@ -158,7 +159,7 @@ impl Archive {
             }
         }
         Err(malformed(format!(
-            "it has no file {}",
+            "it has no file {:?}",
             truncated(&path.to_string_lossy())
         )))
     }
@@ -270,11 +271,11 @@ fn truncated(text: &str) -> String {
     beginning(text, MAX_NAME_SHOWN).to_owned()
 }
 
-fn unreadable(fault: std::io::Error) -> Error {
+pub(super) fn unreadable(fault: std::io::Error) -> Error {
     malformed("it is not a tar archive, or is cut off").with_source(fault)
 }
 
-fn malformed(why: impl Into<String>) -> Error {
+pub(super) fn malformed(why: impl Into<String>) -> Error {
     Error::new(
         ErrorKind::InvalidArgument,
         "the archive is not as docker save writes it",

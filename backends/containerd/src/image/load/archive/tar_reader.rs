@@ -96,7 +96,7 @@ impl<'a> TarReader<'a> {
                 return Ok(None);
             };
             let kind = header.entry_type();
-            let size = header.entry_size().map_err(unreadable)?;
+            let size = header.entry_size().map_err(|_| self.no_header())?;
             if kind.is_gnu_longname() {
                 ahead.path = Some(self.extension(size)?);
             } else if kind.is_gnu_longlink() {
@@ -144,13 +144,19 @@ impl<'a> TarReader<'a> {
         if self.headers > MAX_HEADERS {
             return Err(malformed(format!("it has more than {MAX_HEADERS} entries")));
         }
-        if header.cksum().map_err(unreadable)? != checksum(header.as_bytes()) {
-            return Err(malformed(format!(
-                "the block at byte {} is not a header",
-                self.at - BLOCK
-            )));
+        let sum = header.cksum().map_err(|_| self.no_header())?;
+        if sum != checksum(header.as_bytes()) {
+            return Err(self.no_header());
         }
         Ok(Some(header))
+    }
+
+    /// The error for a block that was to be a header. It shows nothing of the block, which may be any bytes.
+    fn no_header(&self) -> Error {
+        malformed(format!(
+            "the block at byte {} is not a header",
+            self.at - BLOCK
+        ))
     }
 
     /// Reads the content of an extended header.
@@ -283,7 +289,7 @@ impl ExtendedHeader {
 }
 
 /// Returns an error if the caller has given up, so that the thread that reads the archive ends.
-pub(super) fn check_cancelled(stop: &CancellationToken) -> Result<()> {
+pub(in crate::image::load) fn check_cancelled(stop: &CancellationToken) -> Result<()> {
     if stop.is_cancelled() {
         return Err(Error::new(
             ErrorKind::Cancelled,
