@@ -200,3 +200,38 @@ fn fifty_tasks_start_concurrently() {
         }
     });
 }
+
+#[test]
+fn task_of_the_longest_names_runs_and_leaves_nothing() {
+    let node = TestNode::start();
+    let agent = Agent::start(node.root(), &json!({ "extra_labels": ["*"] }));
+    let driver = agent.driver();
+    let mut task = shell(&node, &agent, "hostname; exec sleep 1000");
+    let long = |letter: &str| letter.repeat(255);
+    let name = long("t");
+    for part in ["local", "secrets"] {
+        std::fs::create_dir_all(task.alloc_dir().join(&name).join(part))
+            .expect("the root can be written");
+    }
+    let config = &mut task.config;
+    config.id = format!("{}/{name}/0123abcd", config.alloc_id);
+    config.name = name;
+    (config.job_id, config.job_name) = (long("j"), long("k"));
+    (config.parent_job_id, config.task_group_name) = (long("p"), long("g"));
+    (config.namespace, config.node_name) = (long("n"), long("m"));
+    driver
+        .start(&task.config)
+        .expect("an agent takes such names");
+    task.wait_stdout(|text| text.ends_with('\n'));
+    let (_, page) = node.daemon().get("/metrics");
+    assert!(page.contains("switchyard_"), "{page}");
+    driver
+        .stop(task.id(), Duration::ZERO, "")
+        .expect("it stops");
+    driver
+        .destroy(task.id(), true)
+        .expect("it can be destroyed");
+    task.remove_cgroups();
+    drop(task);
+    node.assert_clean();
+}

@@ -1,8 +1,10 @@
 //! Limits of a task, and the cgroup that its agent created for it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
+use sha2::{Digest as _, Sha256};
 use switchyard_core::spec::{
     CgroupPlacement, ComputeClaim, CpuList, CpuPeriod, CpuQuota, CpuShares, MemoryLimit,
     OomScoreAdj, PidsLimit, Reserved, Resources, Rlimit,
@@ -23,6 +25,9 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// The agent's name for the cpuset cgroup of the tasks without exclusive processors, with cgroup v1.
 const SHARE: &str = "share";
+
+/// The longest name of a directory, in bytes: the kernel's limit.
+const DIRECTORY_NAME_MAX: usize = 255;
 
 /// The request field with that cgroup.
 const GROUP: &str = "task.resources.linux_resources.cpuset_cgroup";
@@ -294,9 +299,24 @@ fn leaf_of(path: &Path, leaf: &str) -> Option<CgroupPlacement> {
     }
     let parent = Path::new("/").join(parts.get(1..)?.iter().collect::<PathBuf>());
     Some(CgroupPlacement::Leaf {
-        path: parent.join(leaf),
+        path: parent.join(directory_name(leaf)),
         cpuset: Some(cpuset),
     })
+}
+
+/// The name of a task's own cgroup: the leaf, or its beginning and a digest of it where no directory can have that name.
+/// An agent takes names of tasks of 255 bytes.
+fn directory_name(leaf: &str) -> Cow<'_, str> {
+    if leaf.len() <= DIRECTORY_NAME_MAX {
+        return Cow::Borrowed(leaf);
+    }
+    let digest = Sha256::digest(leaf);
+    let digits: String = digest[..8]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let end = leaf.floor_char_boundary(DIRECTORY_NAME_MAX - digits.len() - 1);
+    Cow::Owned(format!("{}-{digits}", &leaf[..end]))
 }
 
 #[cfg(test)]

@@ -424,3 +424,34 @@ fn task_uses_the_agents_cgroup() {
         assert_eq!(of(other), None, "{other}");
     }
 }
+
+#[test]
+fn cgroup_of_a_task_with_a_long_name_is_a_directory_of_its_own() {
+    let alloc = "f3a1b2c4-0000-4000-8000-123456789abc";
+    let names = [
+        "web".to_owned(),
+        "n".repeat(218),
+        "n".repeat(219),
+        "n".repeat(255),
+        format!("{}x", "n".repeat(254)),
+        "ü".repeat(127),
+        "n".repeat(1024),
+    ];
+    let mut found = std::collections::BTreeSet::new();
+    for name in &names {
+        let leaf = format!("{alloc}.{name}");
+        let placement = leaf_of(Path::new("/sys/fs/cgroup/cpuset/nomad/share"), &leaf);
+        let Some(CgroupPlacement::Leaf { path, .. }) = placement else {
+            panic!("{name}: {placement:?}")
+        };
+        let own = path
+            .strip_prefix("/nomad")
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .to_owned();
+        assert!(own.len() <= 255 && own.starts_with(alloc), "{own}");
+        assert_eq!(own == leaf, leaf.len() <= 255, "{own}");
+        assert!(found.insert(own), "{name} has that of another task");
+    }
+}
