@@ -11,8 +11,9 @@ use std::time::UNIX_EPOCH;
 
 use switchyard_core::id::Owner;
 use switchyard_core::spec::{
-    CgroupPlacement, DEFAULT_SHM_BYTES, DiskLimit, EnvVar, LimitedPlaces, Meta, Output, Project,
-    SandboxPid, SandboxSpec, Stdin, Stdio, TaskSpec, UserRef, UserSpec,
+    CgroupPlacement, DEFAULT_SHM_BYTES, DiskLimit, EnvVar, IpcMode, LimitedPlaces, Meta, Output,
+    Project, SandboxNetwork, SandboxPid, SandboxSpec, Stdin, Stdio, TaskSpec, UserRef, UserSpec,
+    UtsMode,
 };
 use switchyard_core::{Error, Result};
 use switchyard_docker_options::fields::{absolute, check_variable};
@@ -36,6 +37,7 @@ mod processors;
 mod request;
 mod resources;
 mod security;
+mod sibling;
 
 pub(crate) use devices::leases;
 use request::TaskRequest;
@@ -60,13 +62,7 @@ pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session) -> Result<Plan> 
         meta: meta.clone(),
         handler,
         hostname: namespaces.hostname,
-        sysctls: sysctls(
-            "sysctl",
-            &options.sysctl,
-            &network.network,
-            namespaces.ipc,
-            namespaces.uts,
-        )?,
+        sysctls: kernel_parameters(&request, &network.network, (namespaces.ipc, namespaces.uts))?,
         extra_hosts: names::extra_hosts(&options.extra_hosts, &network.network)?,
         network: network.network,
         host_ports: network.host_ports,
@@ -123,6 +119,7 @@ pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session) -> Result<Plan> 
         ports: network.ports,
         confined: mounts.confined,
         keys,
+        sibling: sibling::sibling(&request)?,
         warnings,
     })
 }
@@ -135,6 +132,21 @@ fn meta(request: &TaskRequest<'_>) -> Result<Meta> {
         created_at: UNIX_EPOCH,
         record: Vec::new(),
     })
+}
+
+/// The kernel parameters of the task's sandbox. Of a network that it joins, those that it does not ask for stay as its
+/// sibling has them.
+fn kernel_parameters(
+    request: &TaskRequest<'_>,
+    network: &SandboxNetwork,
+    (ipc, uts): (IpcMode, UtsMode),
+) -> Result<BTreeMap<String, String>> {
+    let asked = &request.options.sysctl;
+    let mut parameters = sysctls("sysctl", asked, network, ipc, uts)?;
+    if sibling::is_network_of_sibling(&request.options.network_mode) {
+        parameters.retain(|name, _| asked.contains_key(name));
+    }
+    Ok(parameters)
 }
 
 /// The command line: an entrypoint replaces the image's entrypoint, a command and its arguments replace the

@@ -26,6 +26,9 @@ pub(crate) struct Plan {
     pub(crate) confined: Vec<ConfinedMount>,
     /// The key of the job, or the field of the request, that each part of the specification comes from.
     pub(crate) keys: Vec<(SpecPart, String)>,
+    /// The task of the same allocation whose network it joins, by its name in the job. The sandbox's own network stands
+    /// for that until it is known.
+    pub(crate) sibling: Option<String>,
     /// Warnings for the author of the job.
     pub(crate) warnings: Vec<String>,
 }

@@ -355,6 +355,32 @@ fn group_tasks_join_the_agents_network_namespace() {
 }
 
 #[test]
+fn task_joins_the_network_of_another_task_of_its_allocation() {
+    let node = TestNode::start();
+    let agent = Agent::start(node.root(), &json!({}));
+    let web = server(&node, &agent, 90, json!({ "network_mode": "bridge" }));
+    let config = json!({
+        "image": node.image(), "command": "sh", "network_mode": "container:web",
+        "args": ["-c", "while ! nc -w 1 127.0.0.1 90 </dev/null; do sleep 0.1; done; hostname"],
+        "hostname": "client",
+    });
+    let mut client = TaskSetup::new(node.root(), &agent, "client", &config);
+    client.config.alloc_id.clone_from(&web.config.alloc_id);
+    client.config.id = format!("{}/client/0123abcd", web.config.alloc_id);
+    let early = agent.driver().start(&client.config);
+    let early = early.expect_err("the other does not run yet");
+    assert!(early.message().contains("does not run"), "{early}");
+    agent.driver().start(&web.config).expect("it starts");
+    agent.driver().start(&client.config).expect("it starts");
+    client.wait_stdout(|text| text == "served\nclient\n");
+    // Neither ends the other.
+    end(&agent, client);
+    web.wait_stdout(|text| text.contains("nameserver"));
+    end(&agent, web);
+    node.assert_clean();
+}
+
+#[test]
 fn driver_created_network_is_created_once_and_removed_with_the_allocation() {
     let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({ "must_create_network": true }));

@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use switchyard_core::Result;
 use switchyard_core::spec::{
     CgroupPlacement, HostPorts, IpcMode, Meta, SandboxNetwork, SandboxPid, SandboxSpec, UtsMode,
 };
+use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
 use super::Driver;
 use super::unfinished::Disposal;
-use crate::identity::{Record, check_part, network_meta, network_name};
+use crate::identity::{Record, allocation_of, check_part, network_meta, network_name, task_key};
 use crate::session::Session;
 use crate::to_proto;
 
@@ -57,6 +57,35 @@ impl Driver {
                 .note_network(&session.id, &network_name(alloc_id));
         }
         Ok(made)
+    }
+
+    /// The network of another task of the allocation, for the task with this id.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if it does not run: an agent may retry. `Unimplemented` if it is on the host's network, in which
+    /// the kernel parameters of this task would be the node's.
+    pub(super) fn network_of_sibling(&self, id: &str, sibling: &str) -> Result<SandboxNetwork> {
+        let scope = &self.shared.scope;
+        let key = format!("{}/{sibling}", allocation_of(id));
+        for sandbox in scope.sandboxes().with_prefix(&key)? {
+            let name = &sandbox.meta.name;
+            if task_key(name) != key || !sandbox.state.is_ready() {
+                continue;
+            }
+            let task = scope.tasks().named(name)?;
+            if !task.is_some_and(|task| task.state.is_running()) {
+                continue;
+            }
+            return match &sandbox.details.netns {
+                Some(path) => Ok(SandboxNetwork::Joined(path.clone())),
+                None => Err(Error::unimplemented(format!(
+                    "network_mode: task {sibling:?} is on the host's network: give this task network_mode \"host\" as well"
+                ))),
+            };
+        }
+        Err(Error::failed_precondition(format!(
+            "network_mode: task {sibling:?} of the allocation does not run: it has to start first, as its lifecycle block can say"
+        )))
     }
 
     /// The caller holds the lock of the name.

@@ -255,12 +255,16 @@ impl Driver {
 
     async fn make(
         &self,
-        plan: Plan,
+        mut plan: Plan,
         image_delay: Option<Duration>,
         callers: &Callers,
     ) -> Result<Arc<Task>> {
         let scope = &self.shared.scope;
         callers.check("create a task")?;
+        if let Some(sibling) = &plan.sibling {
+            let id = &plan.sandbox.meta.name;
+            plan.sandbox.network = self.network_of_sibling(id, sibling)?;
+        }
         let sandbox = scope.sandboxes().create(plan.sandbox).await?;
         let made = async {
             let task = scope

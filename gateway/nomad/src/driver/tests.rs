@@ -24,6 +24,7 @@ mod leases;
 mod left;
 mod many;
 mod ports;
+mod siblings;
 mod starting;
 mod storm;
 mod unfinished;

@@ -13,6 +13,7 @@ use switchyard_proto::nomad::drivers::proto as nomad;
 
 use super::request::TaskRequest;
 use super::security;
+use super::sibling::is_network_of_sibling;
 use crate::plan::NamedPort;
 
 /// The network of a task, and its description for the agent.
@@ -73,15 +74,10 @@ pub(super) fn network(request: &TaskRequest<'_>) -> Result<TaskNetwork> {
             without_interface(request, SandboxNetwork::Host)
         }
         "none" => without_interface(request, SandboxNetwork::Isolated),
+        // Until the namespace is known, when the task is started.
+        mode if is_network_of_sibling(mode) => without_interface(request, SandboxNetwork::Isolated),
         other => {
-            let why = match other.split_once(':') {
-                Some(("container", _)) => {
-                    "tasks share a network if their group has one: mode \"bridge\" in its network block"
-                }
-                _ => {
-                    "expected bridge, host or none; for a network of CNI give the group a network block with mode \"cni/…\""
-                }
-            };
+            let why = "expected bridge, host, none or container:TASK; for a network of CNI give the group a network block with mode \"cni/…\"";
             Err(Error::unimplemented(format!(
                 "network_mode: {other:?} is not supported: {why}"
             )))

@@ -179,8 +179,8 @@ pub(super) const CONFIGS: [Config; 58] = [
     ),
     (
         || json!({ "network_mode": "container:x" }),
-        Unimplemented,
-        "network_mode: \"container:x\"",
+        FailedPrecondition,
+        "network_mode: task \"x\" of the allocation does not run",
     ),
     (
         || json!({ "ports": ["http"] }),

@@ -68,7 +68,7 @@ fn network_mode_comes_from_task_or_group() {
         ErrorKind::InvalidArgument,
         text,
     );
-    for mode in ["container:web-1", "mynet", "task:web", "macvlan"] {
+    for mode in ["mynet", "task:web", "macvlan", "container"] {
         let error = plan(&with(mode, None), &session(PluginConfig::default())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unimplemented);
         assert!(
@@ -371,4 +371,59 @@ fn sysctls_are_limited_to_private_namespaces() {
         let text = format!("sysctl.{name}: sysctl {name:?} not allowed in host {kind} namespace");
         refused_task(&task, generous(), ErrorKind::InvalidArgument, &text);
     }
+}
+
+#[test]
+fn network_of_another_task_of_the_allocation_is_named_by_the_plan() {
+    let alloc = task([]).alloc_id;
+    let with = |name: &str, more: (&str, Value)| {
+        task([
+            ("network_mode", format!("container:{name}").into()),
+            ("hostname", "own".into()),
+            more,
+        ])
+    };
+    let none = || ("tty", false.into());
+    for (name, sibling) in [
+        ("db", "db"),
+        (&format!("db-{alloc}"), "db"),
+        ("db-1", "db-1"),
+        (&format!("web-{alloc}-{alloc}"), &format!("web-{alloc}")),
+        ("ü b", "ü b"),
+    ] {
+        let sysctl = ("sysctl", pairs(&[("net.core.somaxconn", "9")]));
+        let plan = plan(&with(name, sysctl), &session(PluginConfig::default())).unwrap();
+        assert_eq!(plan.sibling.as_deref(), Some(sibling), "{name}");
+        assert_eq!(plan.sandbox.hostname, "own");
+        assert!(plan.sandbox.host_ports.ports.is_empty());
+        // Nothing is set in the network of another task that was not asked for.
+        let set: Vec<_> = plan.sandbox.sysctls.keys().map(String::as_str).collect();
+        assert_eq!(set, ["net.core.somaxconn"]);
+    }
+    let refused = |task: &nomad::TaskConfig, text: &str| {
+        refused_task(
+            task,
+            PluginConfig::default(),
+            ErrorKind::InvalidArgument,
+            text,
+        );
+    };
+    for name in ["", "a/b", "a\nb", &format!("-{alloc}")] {
+        let mode = format!("container:{name}");
+        refused(
+            &with(name, none()),
+            &format!("network_mode: {mode:?} names no task of the allocation"),
+        );
+    }
+    for name in ["web", &format!("web-{alloc}")] {
+        let mode = format!("container:{name}");
+        refused(
+            &with(name, none()),
+            &format!("network_mode: {mode:?} is the task itself"),
+        );
+    }
+    refused(
+        &with("db", ("mac_address", "02:42:ac:11:00:02".into())),
+        "mac_address: the task has no network interface of its own",
+    );
 }

@@ -38,9 +38,10 @@ fn minimal_task_is_confined_on_the_bridge_with_task_directories() {
         ports,
         confined: within,
         keys: _,
+        sibling,
         warnings,
     } = plan;
-    assert_eq!((ports, warnings), (Vec::new(), Vec::new()));
+    assert_eq!((ports, warnings, sibling), (Vec::new(), Vec::new(), None));
     let wish = ImageRequest {
         reference: "busybox:1".to_owned(),
         load: None,
