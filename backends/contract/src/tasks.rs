@@ -369,6 +369,7 @@ pub async fn volume_in_use_is_not_removed(fixture: &dyn Fixture) {
     let source = MountSource::Volume {
         name: "data".to_owned(),
         sub_path: std::path::PathBuf::new(),
+        copied: true,
     };
     spec.mounts = vec![Mount::new("/data", source)];
     let owner = spec.meta.owner;

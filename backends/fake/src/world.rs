@@ -585,7 +585,7 @@ fn log_path(output: &Output) -> Option<PathBuf> {
 /// The volume of a mount.
 fn volume(mount: &Mount) -> Option<String> {
     match &mount.source {
-        MountSource::Volume { name, sub_path: _ } => Some(name.clone()),
+        MountSource::Volume { name, .. } => Some(name.clone()),
         MountSource::Host { .. }
         | MountSource::Beneath { .. }
         | MountSource::Image { .. }

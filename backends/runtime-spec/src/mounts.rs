@@ -352,7 +352,7 @@ fn of_request(mount: &ResolvedMount, input: &Input<'_>, made: &mut Mounts) -> Re
         input,
     )?;
     match source {
-        MountSource::Volume { name, sub_path }
+        MountSource::Volume { name, sub_path, .. }
             if *id_mapped && !sub_path.as_os_str().is_empty() =>
         {
             Err(Error::unimplemented(format!(

@@ -7,6 +7,7 @@ pub mod auth;
 pub mod capabilities;
 pub mod confinement;
 pub mod fields;
+pub mod local_volume;
 pub mod names;
 pub mod sizes;
 pub mod tmpfs;

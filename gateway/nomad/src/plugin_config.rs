@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use switchyard_core::spec::{OomScoreAdj, PidsLimit};
+use switchyard_docker_options::local_volume::KINDS;
 
 mod decode;
 
@@ -79,12 +80,14 @@ pub struct AuthConfig {
 }
 
 /// Volumes from outside the task's directory.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumesConfig {
     /// True if host paths and named volumes may be mounted.
     pub enabled: bool,
     /// The SELinux label for bind mounts; empty for none.
     pub selinuxlabel: String,
+    /// The kinds of file systems that options of a volume's driver may mount.
+    pub driver_options: Vec<String>,
 }
 
 /// Garbage collection of tasks and images.
@@ -132,6 +135,16 @@ pub(crate) const DEFAULT_CAPS: [&str; 13] = [
 ];
 
 // === impl PluginConfig ===
+
+impl Default for VolumesConfig {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            selinuxlabel: String::new(),
+            driver_options: KINDS.map(str::to_owned).to_vec(),
+        }
+    }
+}
 
 impl Default for PluginConfig {
     fn default() -> Self {

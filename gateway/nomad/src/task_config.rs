@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use switchyard_core::image::Credentials;
 use switchyard_core::spec::{CpuPeriod, OomScoreAdj, PidsLimit};
+use switchyard_docker_options::local_volume::LocalVolume;
 
 mod decode;
 mod volume;
@@ -106,7 +107,11 @@ pub(crate) enum MountKind {
     Volume {
         /// The name.
         name: String,
+        /// True if a new one is initialised with the image's content.
+        copied: bool,
     },
+    /// A volume with options of its driver: the file system that they are for, mounted for the task.
+    FileSystem(LocalVolume),
     /// A tmpfs.
     Tmpfs {
         /// 0 for the kernel's default.

@@ -170,7 +170,7 @@ fn task_on_the_bridge_gets_the_requested_names_and_process_options() {
 }
 
 /// Names of what the task looks at, and the commands that do it.
-const FILE_PROBES: [(&str, &str); 19] = [
+const FILE_PROBES: [(&str, &str); 21] = [
     ("root", "touch /x | grep -o Read-only"),
     ("given", "cat /given/file"),
     ("given_write", "touch /given/x | grep -o Read-only"),
@@ -193,6 +193,11 @@ const FILE_PROBES: [(&str, &str); 19] = [
     ),
     ("scratch_mode", "stat -c %a /scratch"),
     ("owned", "stat -c '%u:%g %a' /owned"),
+    ("memory", "stat -c %u /memory"),
+    (
+        "served",
+        "cat /served/file; touch /served/x | grep -o Read-only",
+    ),
     ("tools", "grep -c ' /tools .*noexec' /proc/mounts"),
     ("sink", "echo x >/dev/sink && echo ok"),
     ("source", "test -c /dev/source && echo ok"),
@@ -205,7 +210,7 @@ const FILE_PROBES: [(&str, &str); 19] = [
 ];
 
 /// The values that must be seen.
-const FILE_VALUES: [(&str, &str); 17] = [
+const FILE_VALUES: [(&str, &str); 18] = [
     ("root", "Read-only"),
     ("given", "given"),
     ("given_write", "Read-only"),
@@ -218,6 +223,7 @@ const FILE_VALUES: [(&str, &str); 17] = [
     ("scratch", "2048"),
     ("scratch_mode", "711"),
     ("owned", "7:8 750"),
+    ("memory", "7"),
     ("tools", "0"),
     ("sink", "ok"),
     ("source", "ok"),
@@ -233,6 +239,10 @@ fn task_gets_the_requested_mounts_and_devices() {
     fs::create_dir_all(&outside).expect("the root can be written");
     fs::write(outside.join("file"), "outside").expect("the root can be written");
     let outside = outside.to_str().expect("the path is ASCII").to_owned();
+    let of_driver = |target: &str, options: Value| {
+        let driver = json!({ "name": "local", "options": [options] });
+        json!({ "source": "by-driver", "target": target, "volume_options": { "driver_config": driver } })
+    };
     let options = json!({
         "readonly_rootfs": true, "network_mode": "none",
         "volumes": ["local/given:/given:ro", "local/new/deep:/new", format!("{outside}:/outside:ro")],
@@ -240,7 +250,11 @@ fn task_gets_the_requested_mounts_and_devices() {
             { "type": "tmpfs", "target": "/cache", "tmpfs_options": { "size": 1_048_576, "mode": 448 } },
             { "type": "bind", "source": "local/given", "target": "/bound", "readonly": true, "bind_options": { "propagation": "rprivate" } },
         ],
-        "mounts": [{ "type": "volume", "source": "shop-data", "target": "/data" }],
+        "mounts": [
+            { "type": "volume", "source": "shop-data", "target": "/data" },
+            of_driver("/memory", json!({ "type": "tmpfs", "device": "tmpfs", "o": "size=1m,uid=7" })),
+            of_driver("/served", json!({ "type": "none", "device": outside, "o": "bind,ro" })),
+        ],
         "tmpfs": ["/scratch:size=2m,mode=711", "/tools:exec", "/owned:uid=7,gid=8,mode=750"],
         "devices": [
             { "host_path": "/dev/null", "container_path": "/dev/sink" },
@@ -258,6 +272,7 @@ fn task_gets_the_requested_mounts_and_devices() {
     );
     check(&observed, &FILE_VALUES);
     assert_eq!(observed["bound"], "givenRead-only");
+    assert_eq!(observed["served"], "outsideRead-only");
     assert!(
         observed["source_write"].contains("not permitted"),
         "it may only be read: {observed:?}"

@@ -68,14 +68,15 @@ pub enum MountSource {
         /// A directory in it, relative to its root; empty for the root.
         sub_path: PathBuf,
     },
-    /// A volume of the gateway, which outlives its tasks. It is created with the first task that names it,
-    /// and initialised with the image's content at the destination.
+    /// A volume of the gateway, which outlives its tasks. It is created with the first task that names it.
     Volume {
         /// Its name among the volumes of the task's owner; see [`is_volume_name`].
         name: String,
         /// A directory or file in it, relative to its root; empty for the root. No symbolic link in it is
         /// followed out of the volume.
         sub_path: PathBuf,
+        /// True if a new volume is initialised with the image's content at the destination.
+        copied: bool,
     },
     /// A tmpfs of this size in bytes (0: the kernel's default) and mode.
     Tmpfs {

@@ -73,6 +73,7 @@ fn mount(
         None if let Some(name) = volume => MountSource::Volume {
             name: name.clone(),
             sub_path: PathBuf::new(),
+            copied: true,
         },
         None => {
             let path = absolute(format_args!("{field}.host_path"), &host_path)?;

@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 use switchyard_core::spec::{MissingSource, Mount, MountSource, Propagation, is_volume_name};
 use switchyard_core::{Error, Result};
 use switchyard_docker_options::fields::{absolute, check_count, clean};
+use switchyard_docker_options::local_volume::LocalVolume;
+use switchyard_docker_options::tmpfs::Tmpfs;
 use switchyard_proto::nomad::drivers::proto as nomad;
 
 use super::request::TaskRequest;
 use crate::plan::ConfinedMount;
+use crate::plugin_config::matches;
 use crate::task_config::{MountKind, MountOptions, TmpfsEntry, Volume};
 
 /// The mounts of a task.
@@ -105,6 +108,7 @@ fn of_volume(request: &TaskRequest<'_>, volume: &Volume) -> Result<Mount> {
         readonly,
         propagation,
         relabel,
+        copied,
     } = volume;
     let destination = container_path(field, destination)?;
     let source = match request.options.volume_driver.as_str() {
@@ -112,7 +116,7 @@ fn of_volume(request: &TaskRequest<'_>, volume: &Volume) -> Result<Mount> {
         driver if driver.is_empty() || source.starts_with('/') => {
             host_source(request, field, source, MissingSource::CreateDir)?
         }
-        "local" => named_volume(request, field, source)?,
+        "local" => named_volume(request, field, (source, *copied))?,
         other => {
             return Err(Error::unimplemented(format!(
                 "volume_driver: there is no volume driver {other:?}"
@@ -150,8 +154,11 @@ fn of_options(request: &TaskRequest<'_>, options: &MountOptions) -> Result<Mount
                 ..Mount::new(destination, source)
             }
         }
-        MountKind::Volume { name } => {
-            let source = named_volume(request, &of_source, name)?;
+        MountKind::FileSystem(local) => {
+            return file_system(request, field, destination, (local, *readonly));
+        }
+        MountKind::Volume { name, copied } => {
+            let source = named_volume(request, &of_source, (name, *copied))?;
             Mount {
                 selinux_relabel: relabels(request),
                 ..Mount::new(destination, source)
@@ -181,15 +188,19 @@ fn of_tmpfs(entry: &TmpfsEntry) -> Result<Mount> {
         destination,
         tmpfs,
     } = entry;
+    Ok(of_file_system(container_path(field, destination)?, tmpfs))
+}
+
+fn of_file_system(destination: PathBuf, tmpfs: &Tmpfs) -> Mount {
     let source = MountSource::Tmpfs {
         size_bytes: tmpfs.size_bytes,
         mode: tmpfs.mode,
     };
-    Ok(Mount {
+    Mount {
         readonly: tmpfs.readonly,
         options: tmpfs.mount_options(),
-        ..Mount::new(container_path(field, destination)?, source)
-    })
+        ..Mount::new(destination, source)
+    }
 }
 
 /// A mount that the agent requests: host volumes, CSI, devices. Its paths are trusted.
@@ -267,7 +278,62 @@ fn source(request: &TaskRequest<'_>, text: &str) -> Source {
     Source { path, inside }
 }
 
-fn named_volume(request: &TaskRequest<'_>, field: &str, name: &str) -> Result<MountSource> {
+/// The file system of a volume with options of its driver, which the operator allows by kind.
+fn file_system(
+    request: &TaskRequest<'_>,
+    field: &str,
+    destination: PathBuf,
+    (local, readonly): (&LocalVolume, bool),
+) -> Result<Mount> {
+    let config = &request.session.config.volumes;
+    let of_options = format!("{field}.volume_options.driver_config.options");
+    let kind = local.kind().unwrap_or_default();
+    if !config.enabled {
+        let why = format!("volumes are not enabled; cannot mount a {kind} by options of a driver");
+        return Err(Error::invalid(of_options, why));
+    }
+    if !config
+        .driver_options
+        .iter()
+        .any(|pattern| matches(pattern, kind))
+    {
+        let why = format!(
+            "{kind:?} is not allowed on this Nomad agent: have volumes.driver_options of the plugin's configuration name it"
+        );
+        return Err(Error::invalid(of_options, why));
+    }
+    Ok(match local {
+        LocalVolume::Directory => {
+            return Err(Error::internal(format!("{field}: it has no options")));
+        }
+        LocalVolume::Bind {
+            path,
+            readonly: by_option,
+            options,
+        } => {
+            let source = MountSource::Host {
+                path: path.clone(),
+                missing: MissingSource::Fail,
+            };
+            Mount {
+                readonly: readonly || *by_option,
+                selinux_relabel: relabels(request),
+                options: options.clone(),
+                ..Mount::new(destination, source)
+            }
+        }
+        LocalVolume::Tmpfs(tmpfs) => Mount {
+            readonly: readonly || tmpfs.readonly,
+            ..of_file_system(destination, tmpfs)
+        },
+    })
+}
+
+fn named_volume(
+    request: &TaskRequest<'_>,
+    field: &str,
+    (name, copied): (&str, bool),
+) -> Result<MountSource> {
     if !request.session.config.volumes.enabled {
         return Err(Error::invalid(
             field,
@@ -283,6 +349,7 @@ fn named_volume(request: &TaskRequest<'_>, field: &str, name: &str) -> Result<Mo
     Ok(MountSource::Volume {
         name: name.to_owned(),
         sub_path: PathBuf::new(),
+        copied,
     })
 }
 

@@ -17,6 +17,7 @@ mod networks;
 mod port_variables;
 mod ports;
 mod random;
+mod volumes;
 mod whole;
 
 /// The plan of a task with these options, for an agent without a plugin configuration.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use switchyard_core::spec::{OomScoreAdj, PidsLimit};
 use switchyard_core::{Error, Result};
 use switchyard_docker_options::capabilities;
+use switchyard_docker_options::local_volume::KINDS;
 
 use super::{
     AllowedModes, AuthConfig, DEFAULT_CAPS, DanglingConfig, GcConfig, PluginConfig, VolumesConfig,
@@ -99,7 +100,9 @@ impl PluginConfig {
                 .flag("must_create_network")?
                 .unwrap_or(defaults.must_create_network),
         };
-        warnings.extend(unknown_labels(&config.extra_labels));
+        warnings.extend(unknown("extra_labels", &config.extra_labels, &LABEL_NAMES));
+        let options = &config.volumes.driver_options;
+        warnings.extend(unknown("volumes.driver_options", options, &KINDS));
         Ok((config, warnings))
     }
 }
@@ -154,6 +157,11 @@ fn volumes(mut block: Block) -> Result<VolumesConfig> {
     let config = VolumesConfig {
         enabled: block.flag("enabled")?.unwrap_or_default(),
         selinuxlabel: block.text("selinuxlabel")?,
+        driver_options: listed(
+            &mut block,
+            "driver_options",
+            VolumesConfig::default().driver_options,
+        )?,
     };
     if !matches!(config.selinuxlabel.as_str(), "" | "z" | "Z") {
         return Err(Error::invalid(
@@ -188,17 +196,19 @@ fn dangling_config(mut block: Block, defaults: &DanglingConfig) -> Result<Dangli
     })
 }
 
-/// Warnings about labels that do not exist. They are no errors, because an agent whose plugin refuses its configuration
-/// does not start.
-fn unknown_labels(labels: &[String]) -> impl Iterator<Item = String> {
-    let unknown = labels
+/// Warnings about patterns of a list that match no known name. They are no errors, because an agent whose plugin refuses its
+/// configuration does not start.
+fn unknown(field: &str, patterns: &[String], known: &[&str]) -> Vec<String> {
+    let unknown = patterns
         .iter()
         .enumerate()
-        .filter(|(_, pattern)| !LABEL_NAMES.iter().any(|name| matches(pattern, name)));
-    unknown.map(|(index, pattern)| {
-        let known = LABEL_NAMES.join(", ");
-        format!("extra_labels[{index}] has no effect: {pattern:?} names none of {known}")
-    })
+        .filter(|(_, pattern)| !known.iter().any(|name| matches(pattern, name)));
+    unknown
+        .map(|(index, pattern)| {
+            let known = known.join(", ");
+            format!("{field}[{index}] has no effect: {pattern:?} names none of {known}")
+        })
+        .collect()
 }
 
 /// As with Docker, 0 or less means no limit.

@@ -70,7 +70,11 @@ fn every_plugin_key_is_decoded() {
         ),
         (
             "volumes",
-            map([("enabled", true.into()), ("selinuxlabel", "z".into())]),
+            map([
+                ("enabled", true.into()),
+                ("selinuxlabel", "z".into()),
+                ("driver_options", texts(&["tmpfs"])),
+            ]),
         ),
         (
             "gc",
@@ -119,6 +123,7 @@ fn config_with_every_key() -> PluginConfig {
         volumes: VolumesConfig {
             enabled: true,
             selinuxlabel: "z".to_owned(),
+            driver_options: vec!["tmpfs".to_owned()],
         },
         gc: GcConfig {
             image: false,
@@ -253,6 +258,23 @@ fn labels_that_do_not_exist_are_warnings() {
             .collect();
         assert_eq!(warnings, expected, "{labels:?}");
     }
+}
+
+#[test]
+fn kinds_of_volumes_that_do_not_exist_are_warnings() {
+    let with = |kinds: &[&str]| decode([("volumes", map([("driver_options", texts(kinds))]))]);
+    for kinds in [&[][..], &["bind"], &["tmpfs", "*"], &["b*"]] {
+        let (config, warnings) = with(kinds);
+        assert_eq!(
+            (config.volumes.driver_options, warnings.len()),
+            (kinds.iter().map(ToString::to_string).collect(), 0)
+        );
+    }
+    let (_, warnings) = with(&["bind", "cifs"]);
+    assert_eq!(
+        warnings,
+        ["volumes.driver_options[1] has no effect: \"cifs\" names none of bind, tmpfs"]
+    );
 }
 
 #[test]

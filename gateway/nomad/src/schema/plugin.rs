@@ -27,7 +27,11 @@ pub(crate) fn plugin_schema() -> hclspec::Spec {
         ),
         block(
             "volumes",
-            [attr("enabled", FLAG), attr("selinuxlabel", TEXT)],
+            [
+                attr("enabled", FLAG),
+                attr("selinuxlabel", TEXT),
+                attr("driver_options", TEXTS),
+            ],
         ),
         // Images.
         block("auth", [attr("config", TEXT), attr("helper", TEXT)]),

@@ -53,6 +53,7 @@ fn volume(
         readonly,
         propagation,
         relabel: false,
+        copied: true,
     }
 }
 
@@ -147,6 +148,7 @@ fn full_task_vector_decodes_to_job_options() {
                 false,
                 MountKind::Volume {
                     name: "data".to_owned(),
+                    copied: true,
                 },
             ),
         ],

@@ -4,6 +4,7 @@
 use switchyard_core::image::Credentials;
 use switchyard_core::spec::{CpuPeriod, OomScoreAdj, PidsLimit};
 use switchyard_core::{Error, Result};
+use switchyard_docker_options::local_volume::{LocalVolume, local_volume};
 use switchyard_docker_options::sizes::size;
 
 use super::{DeviceOptions, MountKind, MountOptions, TaskOptions, TmpfsEntry, Volume};
@@ -232,8 +233,9 @@ fn mount_options(mut block: Block) -> Result<MountOptions> {
     let mode = tmpfs.count("mode")?.unwrap_or_default();
     let target = block.text("target")?;
     let readonly = yes(&mut block, "readonly")?;
-    check_volume(block.block("volume_options")?)?;
+    let (copied, local) = volume_options(block.block("volume_options")?)?;
     let kind = match kind.as_str() {
+        "" | "volume" if local != LocalVolume::Directory => MountKind::FileSystem(local),
         "" | "volume" if source.is_empty() => {
             let why = "a volume needs a name here: an unnamed one could never be removed";
             return Err(Error::unimplemented(format!(
@@ -241,7 +243,10 @@ fn mount_options(mut block: Block) -> Result<MountOptions> {
                 block.at("source")
             )));
         }
-        "" | "volume" => MountKind::Volume { name: source },
+        "" | "volume" => MountKind::Volume {
+            name: source,
+            copied,
+        },
         "bind" if source.is_empty() => {
             return Err(Error::invalid(block.at("source"), "a bind needs it"));
         }
@@ -274,15 +279,9 @@ fn mount_options(mut block: Block) -> Result<MountOptions> {
     })
 }
 
-/// Volumes are directories of the gateway, initialised from the image; they have no further options.
-fn check_volume(mut block: Block) -> Result<()> {
-    if yes(&mut block, "no_copy")? {
-        let why = "a volume begins with what the image has at its target";
-        return Err(Error::unimplemented(format!(
-            "{}: {why}",
-            block.at("no_copy")
-        )));
-    }
+/// Whether a volume is initialised from the image, and what it is.
+fn volume_options(mut block: Block) -> Result<(bool, LocalVolume)> {
+    let copied = !yes(&mut block, "no_copy")?;
     block.pairs("labels")?;
     let mut driver = block.block("driver_config")?;
     let name = driver.text("name")?;
@@ -292,12 +291,6 @@ fn check_volume(mut block: Block) -> Result<()> {
             driver.at("name")
         )));
     }
-    if let Some(option) = driver.pairs("options")?.into_keys().next() {
-        let why = "volumes are plain directories; mount other file systems on the host";
-        return Err(Error::unimplemented(format!(
-            "{}.{option}: {why}",
-            driver.at("options")
-        )));
-    }
-    Ok(())
+    let options = driver.pairs("options")?;
+    Ok((copied, local_volume(&driver.at("options"), &options)?))
 }

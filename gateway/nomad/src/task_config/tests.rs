@@ -144,7 +144,8 @@ fn mount_blocks_and_mounts_list_are_merged() {
                 "/v",
                 false,
                 MountKind::Volume {
-                    name: "data".to_owned()
+                    name: "data".to_owned(),
+                    copied: true,
                 }
             ),
         ]
@@ -164,6 +165,7 @@ fn volumes_parse_as_in_docker() {
         readonly: false,
         propagation: Propagation::Private,
         relabel: false,
+        copied: true,
     };
     let shared = Volume {
         readonly: true,
@@ -189,8 +191,8 @@ fn volumes_parse_as_in_docker() {
             "invalid docker volume \":/b\": source and destination cannot be empty",
         ),
         (
-            "a:/b:nocopy",
-            "\"nocopy\" is no option of a mount that can be set here",
+            "a:/b:nocp",
+            "\"nocp\" is no option of a mount that can be set here",
         ),
     ] {
         invalid("volumes", texts(&[text]), &format!("volumes[0]: {why}"));
@@ -380,10 +382,27 @@ fn unsupported_task_option_is_rejected_by_name() {
     );
     let volume =
         |entries: Value| list([map([("source", "v".into()), ("volume_options", entries)])]);
-    impossible(
-        "mount",
-        volume(map([("no_copy", true.into())])),
-        "mount[0].volume_options.no_copy: a volume begins with what the image has at its target",
+    let kind = |entries: Value| decode([("mount", volume(entries))]).mounts[0].kind.clone();
+    assert_eq!(
+        kind(map([("no_copy", true.into())])),
+        MountKind::Volume {
+            name: "v".to_owned(),
+            copied: false,
+        }
+    );
+    let options =
+        |options: &[(&str, &str)]| map([("driver_config", map([("options", pairs(options))]))]);
+    assert_eq!(
+        kind(options(&[
+            ("type", "none"),
+            ("device", "/srv"),
+            ("o", "bind,ro"),
+        ])),
+        MountKind::FileSystem(LocalVolume::Bind {
+            path: "/srv".into(),
+            readonly: true,
+            options: vec!["bind".to_owned()],
+        })
     );
     impossible(
         "mount",
@@ -394,8 +413,8 @@ fn unsupported_task_option_is_rejected_by_name() {
         "mount",
         volume(map([(
             "driver_config",
-            map([("options", pairs(&[("type", "nfs")]))]),
+            map([("options", pairs(&[("type", "nfs"), ("device", ":/a")]))]),
         )])),
-        "mount[0].volume_options.driver_config.options.type: volumes are plain directories; mount other file systems on the host",
+        "mount[0].volume_options.driver_config.options.type: \"nfs\" cannot be mounted here: it can be \"tmpfs\", or \"none\" with the option \"bind\"; mount other file systems on the host, and bind them",
     );
 }

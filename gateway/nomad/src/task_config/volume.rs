@@ -20,6 +20,8 @@ pub(crate) struct Volume {
     pub(crate) propagation: Propagation,
     /// Relabel it with the task's SELinux label.
     pub(crate) relabel: bool,
+    /// True if a new volume is initialised with the image's content. Without effect for a path.
+    pub(crate) copied: bool,
 }
 
 /// A `tmpfs` entry.
@@ -58,6 +60,7 @@ impl Volume {
             readonly: false,
             propagation: Propagation::Private,
             relabel: false,
+            copied: true,
             field,
         };
         for option in options.split(',').filter(|option| !option.is_empty()) {
@@ -66,6 +69,7 @@ impl Volume {
                 // Options that only affect file sharing of other systems.
                 "rw" | "cached" | "delegated" | "consistent" => {}
                 "z" | "Z" => volume.relabel = true,
+                "nocopy" => volume.copied = false,
                 other => volume.propagation = propagation(&volume.field, other)?,
             }
         }

@@ -74,7 +74,7 @@ pub(crate) fn check(bytes: &[u8]) {
         );
         match &mount.source {
             MountSource::Host { path, .. } => assert!(path.is_absolute(), "{mount:?}"),
-            MountSource::Volume { name, sub_path } => {
+            MountSource::Volume { name, sub_path, .. } => {
                 assert!(is_volume_name(name) && !sub_path.is_absolute(), "{mount:?}");
                 assert!(
                     !sub_path.components().any(|part| part.as_os_str() == ".."),

@@ -8,6 +8,7 @@ use swarm::mount;
 use switchyard_core::spec::{MissingSource, Mount, MountSource, Propagation, is_volume_name};
 use switchyard_core::{Error, Result};
 use switchyard_docker_options::fields::{absolute, check_count};
+use switchyard_docker_options::local_volume::{LocalVolume, local_volume};
 use switchyard_docker_options::tmpfs::Tmpfs;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 
@@ -109,19 +110,13 @@ fn mount(
             plain,
         ),
         Ok(mount::Type::Volume) => {
-            let options = volume_options.clone().unwrap_or_default();
-            let sub_path = volume_path(field, options)?;
-            let name = if source.is_empty() {
+            let unnamed = || {
                 let name = anonymous_name(&asked.identity.task_id, index);
                 anonymous.push(name.clone());
                 name
-            } else {
-                volume_name(field, source)?
             };
-            Ok(Mount {
-                source: MountSource::Volume { name, sub_path },
-                ..plain
-            })
+            let options = volume_options.clone().unwrap_or_default();
+            volume(field, source, options, plain, unnamed)
         }
         Ok(mount::Type::Tmpfs) if !source.is_empty() => Err(Error::invalid(
             format_args!("{field}.source"),
@@ -192,9 +187,14 @@ fn bind(
     })
 }
 
-/// The directory in a volume that the task sees; empty for the whole.
-fn volume_path(field: &str, options: mount::VolumeOptions) -> Result<PathBuf> {
-    let field = format!("{field}.volume_options");
+/// A volume, or the file system that the options of its driver are for. `unnamed` makes the name of one without.
+fn volume(
+    field: &str,
+    source: String,
+    options: mount::VolumeOptions,
+    plain: Mount,
+    unnamed: impl FnOnce() -> String,
+) -> Result<Mount> {
     // Labels of volumes are for docker's lists.
     let mount::VolumeOptions {
         nocopy,
@@ -202,25 +202,68 @@ fn volume_path(field: &str, options: mount::VolumeOptions) -> Result<PathBuf> {
         driver_config,
         subpath,
     } = options;
-    if nocopy {
-        let why = "a volume begins with what the image has at its target";
-        return Err(Error::unimplemented(format!("{field}.nocopy: {why}")));
+    let local = driver_volume(field, driver_config.as_ref())?;
+    let sub_path = volume_path(field, &subpath)?;
+    if local != LocalVolume::Directory && !sub_path.as_os_str().is_empty() {
+        let why = "a file system by options of a driver is mounted as a whole";
+        return Err(Error::unimplemented(format!(
+            "{field}.volume_options.subpath: {why}"
+        )));
     }
-    if let Some(swarm::Driver { name, options }) = driver_config {
-        if !matches!(name.as_str(), "" | "local") {
-            let why = format!("there is no volume driver {name:?}");
-            return Err(Error::unimplemented(format!(
-                "{field}.driver_config.name: {why}"
-            )));
+    match local {
+        LocalVolume::Directory => {
+            let name = if source.is_empty() {
+                unnamed()
+            } else {
+                volume_name(field, source)?
+            };
+            let source = MountSource::Volume {
+                name,
+                sub_path,
+                copied: !nocopy,
+            };
+            Ok(Mount { source, ..plain })
         }
-        if let Some(option) = options.into_keys().next() {
-            let why = "volumes are plain directories; mount other file systems on the host";
-            return Err(Error::unimplemented(format!(
-                "{field}.driver_config.options[{option:?}]: {why}"
-            )));
+        LocalVolume::Bind {
+            path,
+            readonly,
+            options,
+        } => {
+            let missing = MissingSource::Fail;
+            Ok(Mount {
+                source: MountSource::Host { path, missing },
+                readonly: plain.readonly || readonly,
+                options,
+                ..plain
+            })
+        }
+        LocalVolume::Tmpfs(tmpfs) => {
+            let readonly = plain.readonly || tmpfs.readonly;
+            Ok(Mount {
+                readonly,
+                ..of_tmpfs(&tmpfs, plain)
+            })
         }
     }
-    let path = PathBuf::from(&subpath);
+}
+
+/// What a volume with this driver is.
+fn driver_volume(field: &str, driver: Option<&swarm::Driver>) -> Result<LocalVolume> {
+    let Some(swarm::Driver { name, options }) = driver else {
+        return Ok(LocalVolume::Directory);
+    };
+    let field = format!("{field}.volume_options.driver_config");
+    if !matches!(name.as_str(), "" | "local") {
+        let why = format!("there is no volume driver {name:?}");
+        return Err(Error::unimplemented(format!("{field}.name: {why}")));
+    }
+    local_volume(&format!("{field}.options"), options)
+}
+
+/// The directory in a volume that the task sees; empty for the whole.
+fn volume_path(field: &str, subpath: &str) -> Result<PathBuf> {
+    let field = format!("{field}.volume_options");
+    let path = PathBuf::from(subpath);
     let is_below = path
         .components()
         .all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
@@ -285,7 +328,11 @@ fn tmpfs(field: &str, options: mount::TmpfsOptions, plain: Mount) -> Result<Moun
             })?;
         }
     }
-    Ok(Mount {
+    Ok(of_tmpfs(&tmpfs, plain))
+}
+
+fn of_tmpfs(tmpfs: &Tmpfs, plain: Mount) -> Mount {
+    Mount {
         source: MountSource::Tmpfs {
             size_bytes: tmpfs.size_bytes,
             mode: tmpfs.mode,
@@ -293,5 +340,5 @@ fn tmpfs(field: &str, options: mount::TmpfsOptions, plain: Mount) -> Result<Moun
         readonly: tmpfs.readonly,
         options: tmpfs.mount_options(),
         ..plain
-    })
+    }
 }

@@ -30,6 +30,8 @@ struct EmptyVolume {
     dir: PathBuf,
     /// True if it outlives its task, so that its content has to be on disk.
     is_lasting: bool,
+    /// False if it stays empty.
+    is_copied: bool,
 }
 
 impl Storage {
@@ -41,6 +43,7 @@ impl Storage {
             path: volume.destination.clone(),
             dir: volume.source.host_path(),
             is_lasting: false,
+            is_copied: true,
         });
         let volumes: Vec<_> = of_image
             .chain(drafts.iter().map(|(draft, _)| draft.clone()))
@@ -99,6 +102,7 @@ impl Storage {
                 path: named.destination.to_path_buf(),
                 dir: draft,
                 is_lasting: true,
+                is_copied: named.copied,
             };
             (empty, named.volume.to_owned(), named.dir)
         });
@@ -168,8 +172,12 @@ fn fill(root: &Path, volume: &EmptyVolume, budget: &mut Budget, cancel: &Cancel)
         path,
         dir: to,
         is_lasting,
+        is_copied,
     } = volume;
     make_dir(to)?;
+    if !is_copied {
+        return Ok(());
+    }
     let from = switchyard_tree::open(root).and_then(|root| switchyard_tree::open_below(root, path));
     let from = match from {
         Ok(Some(from)) => from,
@@ -221,6 +229,7 @@ mod tests {
             path: path.into(),
             dir: dir.to_owned(),
             is_lasting: true,
+            is_copied: true,
         }
     }
 
@@ -245,6 +254,22 @@ mod tests {
         fill_all(&image, "/data", &volume).unwrap();
         assert_eq!(fs::read_to_string(volume.join("link")).unwrap(), "x");
         assert_eq!(fs::metadata(&volume).unwrap().mode() & 0o7777, 0o1770);
+    }
+
+    #[test]
+    fn a_volume_that_copies_nothing_begins_empty() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        fs::create_dir_all(image.join("data")).unwrap();
+        fs::write(image.join("data/file"), "x").unwrap();
+        let to = dir.path().join("v");
+        let empty = EmptyVolume {
+            is_copied: false,
+            ..volume("/data", &to)
+        };
+        let mut budget = Budget::new(1 << 30, 1 << 20);
+        fill(&image, &empty, &mut budget, &Cancel::default()).unwrap();
+        assert_eq!(fs::read_dir(&to).unwrap().count(), 0);
     }
 
     #[test]

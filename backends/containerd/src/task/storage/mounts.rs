@@ -79,7 +79,11 @@ impl Storage {
                     .await;
                 found.map_err(image_volume_failed)
             }
-            MountSource::Volume { name, sub_path } => {
+            MountSource::Volume {
+                name,
+                sub_path,
+                copied: _,
+            } => {
                 let volume = volumes::relative(owner, &name)?;
                 let dir = self.volumes.path(&volume);
                 mount.volume(volume, dir, sub_path)
@@ -314,6 +318,7 @@ mod tests {
         let source = MountSource::Volume {
             name: "data".to_owned(),
             sub_path: PathBuf::new(),
+            copied: true,
         };
         Mount {
             id_mapped,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use switchyard_core::Result;
 use switchyard_core::id::TaskId;
-use switchyard_core::spec::{DiskLimit, DiskPart, disk_parts};
+use switchyard_core::spec::{DiskLimit, DiskPart, MountSource, disk_parts};
 use switchyard_runtime_spec::{ImageVolume, ResolvedMount, ResolvedSource, Staging};
 
 use crate::image::RunnableImage;
@@ -29,6 +29,8 @@ pub(crate) struct NamedVolume<'a> {
     pub(crate) volume: &'a str,
     /// Its directory.
     pub(crate) dir: PathBuf,
+    /// True if it is initialised with what the image has at its mount point.
+    pub(crate) copied: bool,
 }
 
 impl StoragePlan {
@@ -91,6 +93,10 @@ impl StoragePlan {
                 destination: &mount.requested.destination,
                 volume,
                 dir,
+                copied: !matches!(
+                    mount.requested.source,
+                    MountSource::Volume { copied: false, .. }
+                ),
             })
         })
     }

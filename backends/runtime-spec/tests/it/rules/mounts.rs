@@ -419,6 +419,7 @@ fn staged_source_is_what_the_runtime_mounts() {
             source(MountSource::Volume {
                 name: "v".to_owned(),
                 sub_path: PathBuf::new(),
+                copied: true,
             }),
             mapped("/v"),
             ["rbind", "rprivate", "rw"],

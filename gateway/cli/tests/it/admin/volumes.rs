@@ -18,6 +18,7 @@ async fn volume_user(node: &TestNode, owner: Owner, volume: &str) -> Arc<Task> {
     let source = MountSource::Volume {
         name: volume.into(),
         sub_path: PathBuf::new(),
+        copied: true,
     };
     let name = format!("user of {volume}");
     node.run(TaskSpec {

@@ -3,11 +3,11 @@
 use super::*;
 
 /// The mounts of a plan without the directories that every task has.
-fn own(plan: Plan) -> Vec<Mount> {
+pub(super) fn own(plan: Plan) -> Vec<Mount> {
     plan.task.mounts.into_iter().skip(4).collect()
 }
 
-fn host(path: &str, missing: MissingSource) -> MountSource {
+pub(super) fn host(path: &str, missing: MissingSource) -> MountSource {
     MountSource::Host {
         path: path.into(),
         missing,
@@ -92,6 +92,7 @@ fn named_volumes_need_operator_permission() {
     let named = MountSource::Volume {
         name: "data".to_owned(),
         sub_path: PathBuf::new(),
+        copied: true,
     };
     assert_eq!(
         own(planned_for(generous(), [("mount", volume())]))[0].source,
@@ -290,6 +291,7 @@ fn operator_selinux_label_applies_to_all_binds() {
     let volumes = VolumesConfig {
         enabled: true,
         selinuxlabel: "z".to_owned(),
+        ..VolumesConfig::default()
     };
     let config = PluginConfig {
         volumes,

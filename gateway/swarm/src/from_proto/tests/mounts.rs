@@ -156,6 +156,7 @@ fn volume_without_a_name_is_the_tasks_own() {
     let named = MountSource::Volume {
         name: "data".into(),
         sub_path: PathBuf::new(),
+        copied: true,
     };
     assert_eq!(made.task.mounts[1].source, named);
     let other = planned_task(&task(2, with(vec![mount(Type::Volume, "", "/a")])));
@@ -180,7 +181,8 @@ fn volume_has_a_sub_path_and_no_other_driver() {
         made.source,
         MountSource::Volume {
             name: "v".into(),
-            sub_path: "db/x".into()
+            sub_path: "db/x".into(),
+            copied: true
         }
     );
     for subpath in ["/x", "..", "a/../b"] {
@@ -198,9 +200,14 @@ fn volume_has_a_sub_path_and_no_other_driver() {
         nocopy: true,
         ..Default::default()
     };
-    unsupported(
-        with(vec![options(nocopy)]),
-        "container.mounts[0].volume_options.nocopy: ",
+    let made = one(options(nocopy));
+    assert_eq!(
+        made.source,
+        MountSource::Volume {
+            name: "v".into(),
+            sub_path: PathBuf::new(),
+            copied: false
+        }
     );
     let driver = |name: &str, option: Option<&str>| VolumeOptions {
         driver_config: Some(swarm::Driver {
@@ -218,8 +225,58 @@ fn volume_has_a_sub_path_and_no_other_driver() {
         "container.mounts[0].volume_options.driver_config.name: there is no volume driver \"rexray\"",
     );
     unsupported(
-        with(vec![options(driver("local", Some("type")))]),
-        "container.mounts[0].volume_options.driver_config.options[\"type\"]: ",
+        with(vec![options(driver("local", Some("size")))]),
+        "container.mounts[0].volume_options.driver_config.options.size: ",
+    );
+}
+
+#[test]
+fn options_of_a_volume_driver_are_mounted() {
+    let volume = |list: &[(&str, &str)], subpath: &str| swarm::Mount {
+        volume_options: Some(VolumeOptions {
+            driver_config: Some(swarm::Driver {
+                name: "local".into(),
+                options: list
+                    .iter()
+                    .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                    .collect(),
+            }),
+            subpath: subpath.into(),
+            ..Default::default()
+        }),
+        ..mount(Type::Volume, "v", "/a")
+    };
+    let bind = [("type", "none"), ("device", "/srv"), ("o", "bind,ro")];
+    let made = one(volume(&bind, ""));
+    let source = MountSource::Host {
+        path: "/srv".into(),
+        missing: MissingSource::Fail,
+    };
+    assert_eq!(
+        (made.source, made.readonly, made.options),
+        (source, true, strings(&["bind"]))
+    );
+    let tmpfs = [
+        ("type", "tmpfs"),
+        ("device", "x"),
+        ("o", "size=1m,mode=700"),
+    ];
+    let made = one(volume(&tmpfs, ""));
+    let source = MountSource::Tmpfs {
+        size_bytes: 1 << 20,
+        mode: 0o700,
+    };
+    assert_eq!(
+        (made.source, made.readonly, made.options),
+        (source, false, Vec::new())
+    );
+    unsupported(
+        with(vec![volume(&bind, "sub")]),
+        "container.mounts[0].volume_options.subpath: a file system by options",
+    );
+    unsupported(
+        with(vec![volume(&[("type", "nfs"), ("device", ":/a")], "")]),
+        "container.mounts[0].volume_options.driver_config.options.type: \"nfs\" cannot be mounted here",
     );
 }
 
