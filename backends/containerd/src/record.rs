@@ -47,7 +47,7 @@ pub(crate) use meta::MetaRecord;
 pub(crate) use newer::phase_written;
 pub(crate) use quota::{LimitRecord, QuotaRecord};
 pub(crate) use resources::{ResourcesRecord, ThrottleRecord};
-pub(crate) use staged::{StagedRecord, view_labels, viewed_keys};
+pub(crate) use staged::{NfsRecord, StagedRecord, view_labels, viewed_keys};
 
 /// The key of the extension that holds the record, and the type URL of its value.
 pub(crate) const EXTENSION: &str = "switchyard.io/record";
@@ -209,6 +209,9 @@ pub(crate) struct TaskRecord {
     /// Files that are staged for the runtime while it creates the container.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) staged: Vec<StagedRecord>,
+    /// NFS exports that are staged for the runtime too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) nfs: Vec<NfsRecord>,
     /// Its named volumes, by their paths relative to the directory of all volumes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) volumes: Vec<String>,

@@ -467,6 +467,7 @@ impl State {
             MountSource::Host { .. }
             | MountSource::Beneath { .. }
             | MountSource::Volume { .. }
+            | MountSource::Nfs { .. }
             | MountSource::Tmpfs { .. } => None,
         }
     }
@@ -589,6 +590,7 @@ fn volume(mount: &Mount) -> Option<String> {
         MountSource::Host { .. }
         | MountSource::Beneath { .. }
         | MountSource::Image { .. }
+        | MountSource::Nfs { .. }
         | MountSource::Tmpfs { .. } => None,
     }
 }

@@ -13,8 +13,10 @@ use switchyard_linux::mounts::MountTable;
 
 use crate::error::Error;
 
+mod detached;
 mod path_handle;
 
+pub use detached::DetachedMount;
 pub use path_handle::PathHandle;
 
 /// Maximum number of mounts stacked on one mount point that are unmounted, or of passes over a tree, before

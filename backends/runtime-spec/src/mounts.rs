@@ -384,6 +384,17 @@ fn of_request(mount: &ResolvedMount, input: &Input<'_>, made: &mut Mounts) -> Re
                 list,
             ))
         }
+        MountSource::Nfs { .. } if *id_mapped => Err(Error::unimplemented(format!(
+            "mounts: ids of the network file system at {destination} cannot be mapped"
+        ))),
+        MountSource::Nfs { .. } => {
+            let list = bind_options(&destination, "rprivate", readonly_option, extra)?;
+            Ok(bind(
+                destination,
+                text::utf8("mounts", &found.path)?.to_owned(),
+                list,
+            ))
+        }
         MountSource::Tmpfs { size_bytes, mode } => {
             tmpfs(destination, *size_bytes, *mode, readonly_option, extra)
         }
@@ -396,6 +407,7 @@ fn check_propagation(mount: &spec::Mount, destination: &str) -> Result<()> {
         MountSource::Host { .. } | MountSource::Beneath { .. } => return Ok(()),
         MountSource::Image { .. } => format!("the image at {destination}"),
         MountSource::Volume { name, .. } => format!("the volume {name} at {destination}"),
+        MountSource::Nfs { .. } => format!("the network file system at {destination}"),
         MountSource::Tmpfs { .. } => format!("the tmpfs at {destination}"),
     };
     match mount.propagation {

@@ -47,6 +47,17 @@ pub enum Staging {
         /// True if mounts that the task makes there appear on the host as well.
         shared: bool,
     },
+    /// An NFS export, mounted when the task is started.
+    Nfs {
+        /// Its name in the staging directory.
+        name: String,
+        /// The export.
+        export: String,
+        /// The server, by name or address.
+        server: String,
+        /// Options of the file system.
+        options: Vec<String>,
+    },
     /// The files of an image.
     Image {
         /// Its name in the staging directory.
@@ -77,12 +88,12 @@ impl ResolvedSource {
         }
     }
 
-    /// The path on the host of which the runtime sees the files. Those of an image have none but the place
-    /// where they are staged.
+    /// The path on the host of which the runtime sees the files. Those of an image or a network file system have none but
+    /// the place where they are staged.
     #[must_use]
     pub fn host_path(&self) -> PathBuf {
         match &self.staging {
-            Staging::Nothing | Staging::Image { .. } => self.path.clone(),
+            Staging::Nothing | Staging::Image { .. } | Staging::Nfs { .. } => self.path.clone(),
             Staging::IdMapped { path, .. } => path.clone(),
             Staging::Beneath { root, path, .. } => root.join(path),
         }

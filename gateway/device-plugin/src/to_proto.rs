@@ -88,7 +88,10 @@ fn mount(mount: Mount) -> Result<v1beta1::Mount> {
     let host_path = match source {
         MountSource::Host { path, missing: _ } => path,
         MountSource::Beneath { root, path } => root.join(path),
-        MountSource::Image { .. } | MountSource::Volume { .. } | MountSource::Tmpfs { .. } => {
+        MountSource::Image { .. }
+        | MountSource::Volume { .. }
+        | MountSource::Nfs { .. }
+        | MountSource::Tmpfs { .. } => {
             let text = format!(
                 "a kubelet cannot mount anything but a path of the host at {}",
                 destination.display()

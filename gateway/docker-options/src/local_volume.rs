@@ -12,7 +12,7 @@ use crate::fields::absolute;
 use crate::tmpfs::Tmpfs;
 
 /// The kinds of file systems, by the names by which an operator allows them.
-pub const KINDS: [&str; 2] = ["bind", "tmpfs"];
+pub const KINDS: [&str; 3] = ["bind", "nfs", "tmpfs"];
 
 /// What a volume is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,9 +28,90 @@ pub enum LocalVolume {
         /// Further options of the mount: names of this module alone.
         options: Vec<String>,
     },
+    /// An NFS export.
+    Nfs(NfsVolume),
     /// A tmpfs.
     Tmpfs(Tmpfs),
 }
+
+/// An NFS export, with checked words alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NfsVolume {
+    /// `server:/path` or `:/path`.
+    pub export: String,
+    /// The server, by name or address.
+    pub server: String,
+    /// Read-only.
+    pub readonly: bool,
+    /// Options of the file system, each a name of this module, or `name=value`.
+    pub options: Vec<String>,
+    /// Further options of the mount: names of this module alone.
+    pub flags: Vec<String>,
+}
+
+/// The longest name of an export, in bytes.
+const EXPORT_MAX: usize = 1024;
+
+/// The longest value of an option of NFS, in bytes.
+const VALUE_MAX: usize = 64;
+
+/// Options of NFS without a value, of the kernel's client. Those of mount.nfs(8) alone are left out.
+const NFS_FLAGS: [&str; 25] = [
+    "ac",
+    "acl",
+    "cto",
+    "fsc",
+    "hard",
+    "intr",
+    "lock",
+    "migration",
+    "noac",
+    "noacl",
+    "nocto",
+    "nofsc",
+    "nointr",
+    "nolock",
+    "nomigration",
+    "nordirplus",
+    "noresvport",
+    "nosharecache",
+    "nosoftreval",
+    "rdirplus",
+    "resvport",
+    "sharecache",
+    "soft",
+    "softerr",
+    "softreval",
+];
+
+/// Options of NFS with a value.
+const NFS_VALUES: [&str; 25] = [
+    "acdirmax",
+    "acdirmin",
+    "acregmax",
+    "acregmin",
+    "actimeo",
+    "clientaddr",
+    "local_lock",
+    "lookupcache",
+    "max_connect",
+    "minorversion",
+    "mountport",
+    "mountproto",
+    "mountvers",
+    "namlen",
+    "nconnect",
+    "nfsvers",
+    "port",
+    "proto",
+    "retrans",
+    "rsize",
+    "sec",
+    "timeo",
+    "vers",
+    "wsize",
+    "xprtsec",
+];
 
 /// Flags of a bind mount besides `ro` and `rw`, which the runtime takes as they are.
 const BIND_FLAGS: [&str; 9] = [
@@ -88,6 +169,7 @@ pub fn local_volume(field: &str, options: &BTreeMap<String, String>) -> Result<L
             let path = absolute(format_args!("{field}.device"), device)?;
             bind(path, &flags).map_err(|flag| wrong(flag, "a bind mount"))
         }
+        "nfs" | "nfs4" => nfs(field, (kind, device), &flags),
         "tmpfs" => {
             let mut tmpfs = Tmpfs::default();
             // mount(8) allows programs unless it is told otherwise.
@@ -98,7 +180,7 @@ pub fn local_volume(field: &str, options: &BTreeMap<String, String>) -> Result<L
         }
         other => {
             let why = format!(
-                "{other:?} cannot be mounted here: it can be \"tmpfs\", or \"none\" with the option \"bind\"; mount other file systems on the host, and bind them"
+                "{other:?} cannot be mounted here: it can be \"nfs\", \"tmpfs\", or \"none\" with the option \"bind\"; mount other file systems on the host, and bind them"
             );
             Err(Error::unimplemented(format!("{field}.type: {why}")))
         }
@@ -130,16 +212,85 @@ fn bind<'f>(path: PathBuf, flags: &[&'f str]) -> Result<LocalVolume, &'f str> {
     })
 }
 
+/// An NFS export with these options.
+fn nfs(field: &str, (kind, device): (&str, &str), flags: &[&str]) -> Result<LocalVolume> {
+    let plain = |text: &str| !text.chars().any(|c| c.is_control() || c.is_whitespace());
+    let of_device = device
+        .split_once(":/")
+        .filter(|_| plain(device) && device.len() <= EXPORT_MAX);
+    let (host, _) = of_device.ok_or_else(|| {
+        let why = format!("{device:?} is no export such as \"server:/path\" or \":/path\"");
+        Error::invalid(format_args!("{field}.device"), why)
+    })?;
+    let mut volume = NfsVolume {
+        export: device.to_owned(),
+        server: host.trim_matches(['[', ']']).to_owned(),
+        readonly: false,
+        options: Vec::new(),
+        flags: Vec::new(),
+    };
+    for flag in flags {
+        volume.set(flag).ok_or_else(|| {
+            let why = format!("{flag:?} is no option of NFS that can be set here");
+            Error::invalid(format_args!("{field}.o"), why)
+        })?;
+    }
+    if volume.server.is_empty() {
+        let why = "it lacks addr=SERVER, and the device names no server";
+        return Err(Error::invalid(format_args!("{field}.o"), why));
+    }
+    let has_version = |option: &String| {
+        ["vers=", "nfsvers="]
+            .iter()
+            .any(|name| option.starts_with(name))
+    };
+    if kind == "nfs4" && !volume.options.iter().any(has_version) {
+        volume.options.push("vers=4".to_owned());
+    }
+    Ok(LocalVolume::Nfs(volume))
+}
+
+// === impl NfsVolume ===
+
+impl NfsVolume {
+    /// Sets an option; `None` if there is no such one, or its value is malformed.
+    fn set(&mut self, option: &str) -> Option<()> {
+        let Some((name, value)) = option.split_once('=') else {
+            match option {
+                "ro" => self.readonly = true,
+                "rw" => self.readonly = false,
+                "defaults" => {}
+                flag if BIND_FLAGS.contains(&flag) => self.flags.push(flag.to_owned()),
+                flag if NFS_FLAGS.contains(&flag) => self.options.push(flag.to_owned()),
+                _ => return None,
+            }
+            return Some(());
+        };
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
+        let is_value = !value.is_empty() && value.len() <= VALUE_MAX && value.bytes().all(is_plain);
+        match name {
+            // A name of a host may be longer.
+            "addr" if value.len() <= EXPORT_MAX && value.bytes().all(is_plain) => {
+                value.clone_into(&mut self.server);
+            }
+            name if is_value && NFS_VALUES.contains(&name) => self.options.push(option.to_owned()),
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
 // === impl LocalVolume ===
 
 impl LocalVolume {
     /// The kind of its file system, one of [`KINDS`]; `None` for a directory.
     #[must_use]
     pub const fn kind(&self) -> Option<&'static str> {
-        let [bind, tmpfs] = KINDS;
+        let [bind, nfs, tmpfs] = KINDS;
         match self {
             Self::Directory => None,
             Self::Bind { .. } => Some(bind),
+            Self::Nfs(_) => Some(nfs),
             Self::Tmpfs(_) => Some(tmpfs),
         }
     }
@@ -172,12 +323,12 @@ mod tests {
             LocalVolume::Tmpfs(tmpfs)
         };
         for (options, expected, kind) in [
-            (&[][..], LocalVolume::Directory, None),
             (
-                &[("type", "none"), ("device", "/srv/../data"), ("o", "bind")],
+                &[("type", "none"), ("device", "/srv/../data"), ("o", "bind")][..],
                 bind("/data", false, &["bind"]),
                 Some("bind"),
             ),
+            (&[], LocalVolume::Directory, None),
             (
                 &[("type", "none"), ("device", "/a"), ("o", "rbind,ro,noexec")],
                 bind("/a", true, &["noexec"]),
@@ -196,6 +347,35 @@ mod tests {
                 ],
                 tmpfs(&["size=100m", "uid=1000"]),
                 Some("tmpfs"),
+            ),
+            (
+                &[
+                    ("type", "nfs"),
+                    ("device", ":/export/data"),
+                    (
+                        "o",
+                        "addr=nas.example,nolock,soft,rw,noatime,timeo=50,defaults",
+                    ),
+                ],
+                LocalVolume::Nfs(NfsVolume {
+                    export: ":/export/data".into(),
+                    server: "nas.example".into(),
+                    readonly: false,
+                    options: ["nolock", "soft", "timeo=50"].map(str::to_owned).to_vec(),
+                    flags: vec!["noatime".to_owned()],
+                }),
+                Some("nfs"),
+            ),
+            (
+                &[("type", "nfs4"), ("device", "[fd00::1]:/a"), ("o", "ro")],
+                LocalVolume::Nfs(NfsVolume {
+                    export: "[fd00::1]:/a".into(),
+                    server: "fd00::1".into(),
+                    readonly: true,
+                    options: vec!["vers=4".to_owned()],
+                    flags: Vec::new(),
+                }),
+                Some("nfs"),
             ),
         ] {
             let volume = volume(options).unwrap();
@@ -220,6 +400,26 @@ mod tests {
             (
                 &[("type", "tmpfs"), ("device", "tmpfs"), ("o", "size=x")],
                 "f.o: \"size=x\" is no option of a tmpfs that can be set here",
+            ),
+            (
+                &[("type", "nfs"), ("device", "/a"), ("o", "addr=1.2.3.4")],
+                "f.device: \"/a\" is no export such as ",
+            ),
+            (
+                &[("type", "nfs"), ("device", ":/a b"), ("o", "addr=1.2.3.4")],
+                "f.device: \":/a b\" is no export such as ",
+            ),
+            (
+                &[("type", "nfs"), ("device", ":/a"), ("o", "nolock")],
+                "f.o: it lacks addr=SERVER",
+            ),
+            (
+                &[("type", "nfs"), ("device", "n:/a"), ("o", "source=/etc")],
+                "f.o: \"source=/etc\" is no option of NFS",
+            ),
+            (
+                &[("type", "nfs"), ("device", "n:/a"), ("o", "vers=4 x")],
+                "f.o: \"vers=4 x\" is no option of NFS",
             ),
             (
                 &[("type", "ext4"), ("device", "/dev/sda1")],

@@ -270,14 +270,14 @@ mod tests {
             ..Default::default()
         };
         for (config, expected) in [
-            (off(), &[][..]),
             (
                 PluginConfig {
                     allow_privileged: true,
                     ..off()
                 },
-                &["privileged.enabled"],
+                &["privileged.enabled"][..],
             ),
+            (off(), &[]),
             (PluginConfig { volumes, ..off() }, &["volumes.enabled"]),
             (
                 PluginConfig {

@@ -134,7 +134,7 @@ pub(crate) const DEFAULT_CAPS: [&str; 13] = [
     "SYS_CHROOT",
 ];
 
-// === impl PluginConfig ===
+// === impl VolumesConfig ===
 
 impl Default for VolumesConfig {
     fn default() -> Self {
@@ -145,6 +145,8 @@ impl Default for VolumesConfig {
         }
     }
 }
+
+// === impl PluginConfig ===
 
 impl Default for PluginConfig {
     fn default() -> Self {

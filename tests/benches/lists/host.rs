@@ -118,7 +118,9 @@ fn resolved(mount: &switchyard_core::spec::Mount) -> ResolvedMount {
     let path = match &mount.source {
         MountSource::Host { path, .. } => path.clone(),
         MountSource::Beneath { root, path } => root.join(path),
-        MountSource::Image { .. } | MountSource::Volume { .. } => PathBuf::from("/volume"),
+        MountSource::Image { .. } | MountSource::Volume { .. } | MountSource::Nfs { .. } => {
+            PathBuf::from("/volume")
+        }
         MountSource::Tmpfs { .. } => PathBuf::new(),
     };
     ResolvedMount {

@@ -40,11 +40,48 @@ pub(crate) enum StagedRecord {
     },
 }
 
+/// An NFS export that is mounted below a task's staging directory for the runtime. It is no [`StagedRecord`], so that an
+/// earlier version can read the others: it finds no source for this one, and refuses a start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NfsRecord {
+    /// Its name in the staging directory.
+    pub(crate) at: String,
+    /// The export.
+    pub(crate) export: String,
+    /// The server, by name or address.
+    pub(crate) server: String,
+    /// Options of the file system.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) options: Vec<String>,
+}
+
+impl NfsRecord {
+    /// The record of the source of a mount; `None` if it is no NFS export.
+    pub(crate) fn of(source: &ResolvedSource) -> Option<Self> {
+        let Staging::Nfs {
+            name,
+            export,
+            server,
+            options,
+        } = source.staging.clone()
+        else {
+            return None;
+        };
+        Some(Self {
+            at: name,
+            export,
+            server,
+            options,
+        })
+    }
+}
+
 impl StagedRecord {
     /// The record of the source of a mount of `task`; `None` if nothing is staged for it.
     pub(crate) fn of(source: &ResolvedSource, task: TaskId) -> Option<Self> {
         match source.staging.clone() {
-            Staging::Nothing => None,
+            // Network file systems have records of their own.
+            Staging::Nothing | Staging::Nfs { .. } => None,
             Staging::IdMapped { name, path } => Some(Self::Path {
                 at: name,
                 source: path,

@@ -368,6 +368,7 @@ fn task_record(
             .map(str::to_owned),
         made_score: None,
         staged: plan.storage.staged(id, &built.staged),
+        nfs: plan.storage.network_file_systems(),
         volumes: plan
             .storage
             .named_volumes()

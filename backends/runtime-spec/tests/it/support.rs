@@ -221,7 +221,10 @@ fn resolved(mount: &Mount, fs: &dyn HostFs) -> Result<ResolvedMount> {
     let path = match &mount.source {
         MountSource::Host { path, missing } => host_source(&mount.destination, path, *missing, fs)?,
         MountSource::Tmpfs { .. } => PathBuf::new(),
-        MountSource::Beneath { .. } | MountSource::Image { .. } | MountSource::Volume { .. } => {
+        MountSource::Beneath { .. }
+        | MountSource::Image { .. }
+        | MountSource::Nfs { .. }
+        | MountSource::Volume { .. } => {
             panic!("{mount:?} belongs to the staged mounts of the case")
         }
     };

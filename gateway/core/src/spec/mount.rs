@@ -78,6 +78,15 @@ pub enum MountSource {
         /// True if a new volume is initialised with the image's content at the destination.
         copied: bool,
     },
+    /// An NFS export, which the node mounts from its own network when the task is started, and the task keeps.
+    Nfs {
+        /// The export, `server:/path` or `:/path`.
+        export: String,
+        /// The server, by name or address.
+        server: String,
+        /// Options of the file system, each a name or `name=value`.
+        options: Vec<String>,
+    },
     /// A tmpfs of this size in bytes (0: the kernel's default) and mode.
     Tmpfs {
         /// Size limit.

@@ -73,7 +73,8 @@ impl Driver {
                 continue;
             }
             let task = scope.tasks().named(name)?;
-            if !task.is_some_and(|task| task.state.is_running()) {
+            let runs = task.is_some_and(|task| task.state.is_running());
+            if !runs {
                 continue;
             }
             return match &sandbox.details.netns {

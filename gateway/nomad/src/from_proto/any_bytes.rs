@@ -61,6 +61,9 @@ pub(crate) fn check(bytes: &[u8]) {
                 panic!("{}: nothing has been looked at", root.display())
             }
             MountSource::Tmpfs { .. } => {}
+            MountSource::Nfs { export, .. } => {
+                panic!("{export}: volumes need the operator's leave")
+            }
             MountSource::Volume { name, .. } => panic!("{name}: volumes need the operator's leave"),
             MountSource::Image { reference, .. } => panic!("{reference}: nobody can ask for it"),
         }

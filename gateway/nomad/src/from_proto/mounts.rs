@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use switchyard_core::spec::{MissingSource, Mount, MountSource, Propagation, is_volume_name};
 use switchyard_core::{Error, Result};
 use switchyard_docker_options::fields::{absolute, check_count, clean};
-use switchyard_docker_options::local_volume::LocalVolume;
+use switchyard_docker_options::local_volume::{LocalVolume, NfsVolume};
 use switchyard_docker_options::tmpfs::Tmpfs;
 use switchyard_proto::nomad::drivers::proto as nomad;
 
@@ -319,6 +319,24 @@ fn file_system(
                 readonly: readonly || *by_option,
                 selinux_relabel: relabels(request),
                 options: options.clone(),
+                ..Mount::new(destination, source)
+            }
+        }
+        LocalVolume::Nfs(NfsVolume {
+            export,
+            server,
+            readonly: by_option,
+            options,
+            flags,
+        }) => {
+            let source = MountSource::Nfs {
+                export: export.clone(),
+                server: server.clone(),
+                options: options.clone(),
+            };
+            Mount {
+                readonly: readonly || *by_option,
+                options: flags.clone(),
                 ..Mount::new(destination, source)
             }
         }

@@ -169,6 +169,7 @@ fn options_of_texts_are_written_as_with_docker() {
             found.push((path.to_owned(), "maps"));
         }
     });
+    found.sort();
     let found: Vec<(&str, &str)> = found
         .iter()
         .map(|(path, how)| (path.as_str(), *how))

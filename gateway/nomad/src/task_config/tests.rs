@@ -413,8 +413,8 @@ fn unsupported_task_option_is_rejected_by_name() {
         "mount",
         volume(map([(
             "driver_config",
-            map([("options", pairs(&[("type", "nfs"), ("device", ":/a")]))]),
+            map([("options", pairs(&[("type", "ext4"), ("device", "/a")]))]),
         )])),
-        "mount[0].volume_options.driver_config.options.type: \"nfs\" cannot be mounted here: it can be \"tmpfs\", or \"none\" with the option \"bind\"; mount other file systems on the host, and bind them",
+        "mount[0].volume_options.driver_config.options.type: \"ext4\" cannot be mounted here: it can be \"nfs\", \"tmpfs\", or \"none\" with the option \"bind\"; mount other file systems on the host, and bind them",
     );
 }

@@ -81,6 +81,7 @@ pub(crate) fn check(bytes: &[u8]) {
                     "{mount:?}"
                 );
             }
+            MountSource::Nfs { export, .. } => assert!(export.contains(":/"), "{mount:?}"),
             MountSource::Tmpfs { mode, .. } => assert!(*mode <= 0o7777),
             MountSource::Beneath { .. } | MountSource::Image { .. } => {
                 panic!("{mount:?}: nobody asks for it")

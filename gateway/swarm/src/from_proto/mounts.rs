@@ -8,7 +8,7 @@ use swarm::mount;
 use switchyard_core::spec::{MissingSource, Mount, MountSource, Propagation, is_volume_name};
 use switchyard_core::{Error, Result};
 use switchyard_docker_options::fields::{absolute, check_count};
-use switchyard_docker_options::local_volume::{LocalVolume, local_volume};
+use switchyard_docker_options::local_volume::{LocalVolume, NfsVolume, local_volume};
 use switchyard_docker_options::tmpfs::Tmpfs;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 
@@ -237,6 +237,22 @@ fn volume(
                 ..plain
             })
         }
+        LocalVolume::Nfs(NfsVolume {
+            export,
+            server,
+            readonly,
+            options,
+            flags,
+        }) => Ok(Mount {
+            source: MountSource::Nfs {
+                export,
+                server,
+                options,
+            },
+            readonly: plain.readonly || readonly,
+            options: flags,
+            ..plain
+        }),
         LocalVolume::Tmpfs(tmpfs) => {
             let readonly = plain.readonly || tmpfs.readonly;
             Ok(Mount {

@@ -1,6 +1,8 @@
 //! The mounts of a new task: the source of each is found here, once. The spec, the record and the volumes of
 //! the task are made from the result.
 //!
+//! Longer than 500 lines because each kind of source is decided here, and tested beside that.
+//!
 //! ```text
 //! core Mount ─► ResolvedMount ─┬► switchyard_runtime_spec::build: the mount in the OCI spec
 //!                              └► StagedRecord: what a start mounts in the staging directory
@@ -88,6 +90,11 @@ impl Storage {
                 let dir = self.volumes.path(&volume);
                 mount.volume(volume, dir, sub_path)
             }
+            MountSource::Nfs {
+                export,
+                server,
+                options,
+            } => Ok(mount.nfs(export, server, options)),
             MountSource::Tmpfs { .. } => Ok(mount.tmpfs()),
         }
     }
@@ -219,6 +226,21 @@ impl RequestedMount<'_> {
         })
     }
 
+    /// An NFS export, which is mounted when the task is started.
+    fn nfs(self, export: String, server: String, options: Vec<String>) -> ResolvedMount {
+        let Self { requested, place } = self;
+        let source = ResolvedSource {
+            path: place.path(),
+            staging: Staging::Nfs {
+                name: place.name,
+                export,
+                server,
+                options,
+            },
+        };
+        resolved(requested, source)
+    }
+
     /// A new tmpfs, which has no source.
     fn tmpfs(self) -> ResolvedMount {
         resolved(self.requested, ResolvedSource::unstaged(PathBuf::new()))
@@ -309,7 +331,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::record::StagedRecord;
+    use crate::record::{NfsRecord, StagedRecord};
 
     const STAGE: &str = "/run/stage/t";
 
@@ -400,6 +422,23 @@ mod tests {
         let view = format!(r#"{{"image": {{"at": "2", "key": "{key}", "top": "sha256:a"}}}}"#);
         check(image, "/run/stage/t/2/etc", Some(&view));
         check(mount(true).tmpfs(), "", None);
+    }
+
+    #[test]
+    fn nfs_export_is_staged_by_a_record_of_its_own() {
+        let plain = request(false, Propagation::Private);
+        let options = vec!["soft".to_owned()];
+        let resolved = at("3", &plain, false).nfs("nas:/a".into(), "nas".into(), options);
+        assert_eq!(
+            StagedRecord::of(&resolved.source, TaskId::from_bytes([7; 32])),
+            None
+        );
+        let record =
+            NfsRecord::of(&resolved.source).map(|record| serde_json::to_value(record).unwrap());
+        let expected = r#"{"at": "3", "export": "nas:/a", "server": "nas", "options": ["soft"]}"#;
+        assert_eq!(record, Some(serde_json::from_str(expected).unwrap()));
+        assert_eq!(resolved.source.path, PathBuf::from("/run/stage/t/3"));
+        assert_eq!(NfsRecord::of(&at("3", &plain, false).tmpfs().source), None);
     }
 
     #[test]

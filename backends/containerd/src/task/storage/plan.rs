@@ -8,7 +8,7 @@ use switchyard_core::spec::{DiskLimit, DiskPart, MountSource, disk_parts};
 use switchyard_runtime_spec::{ImageVolume, ResolvedMount, ResolvedSource, Staging};
 
 use crate::image::RunnableImage;
-use crate::record::StagedRecord;
+use crate::record::{NfsRecord, StagedRecord};
 
 /// The storage that a new task needs.
 pub(crate) struct StoragePlan {
@@ -69,11 +69,22 @@ impl StoragePlan {
             .collect()
     }
 
+    /// Returns the network file systems that are mounted in the staging directory for the runtime.
+    pub(crate) fn network_file_systems(&self) -> Vec<NfsRecord> {
+        self.mounts
+            .iter()
+            .filter_map(|mount| NfsRecord::of(&mount.source))
+            .collect()
+    }
+
     /// The ids of the images that are mounts of it.
     pub(crate) fn mounted_images(&self) -> Vec<String> {
         let image = |mount: &ResolvedMount| match &mount.source.staging {
             Staging::Image { id, .. } => Some(id.clone()),
-            Staging::Nothing | Staging::IdMapped { .. } | Staging::Beneath { .. } => None,
+            Staging::Nothing
+            | Staging::IdMapped { .. }
+            | Staging::Beneath { .. }
+            | Staging::Nfs { .. } => None,
         };
         self.mounts.iter().filter_map(image).collect()
     }
@@ -85,9 +96,10 @@ impl StoragePlan {
             let dir = match &mount.source.staging {
                 // A path below the volume.
                 Staging::Beneath { root, .. } => root.clone(),
-                Staging::Nothing | Staging::IdMapped { .. } | Staging::Image { .. } => {
-                    mount.source.host_path()
-                }
+                Staging::Nothing
+                | Staging::IdMapped { .. }
+                | Staging::Image { .. }
+                | Staging::Nfs { .. } => mount.source.host_path(),
             };
             Some(NamedVolume {
                 destination: &mount.requested.destination,

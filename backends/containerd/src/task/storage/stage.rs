@@ -7,12 +7,13 @@
 //! as long as the task, so that its files do.
 
 use std::collections::HashMap;
+use std::net::ToSocketAddrs;
 use std::path::Path;
 
 use containerd_client::services::v1::snapshots as snap;
 use containerd_client::types::Mount;
-use switchyard_core::{Error, Reason, Result};
-use switchyard_namespaces::mounts::PathHandle;
+use switchyard_core::{Error, Reason, Result, SpecPart};
+use switchyard_namespaces::mounts::{DetachedMount, PathHandle};
 use switchyard_namespaces::tasks::unmount_tree;
 use switchyard_runtime_spec::SandboxUsers;
 
@@ -22,7 +23,7 @@ use crate::base::fs::{blocking, create_private_dir_blocking, io_error, remove_tr
 use crate::base::mount::mount_all;
 use crate::client::{QUICK, call, ignore_not_found};
 use crate::node::userns;
-use crate::record::StagedRecord;
+use crate::record::{NfsRecord, StagedRecord};
 use crate::task::TaskEntry;
 use crate::task::storage::Storage;
 
@@ -75,7 +76,8 @@ impl Storage {
         rootfs: Vec<Mount>,
     ) -> Result<Vec<Mount>> {
         let records = entry.record().staged.clone();
-        if records.is_empty() && users.is_none() {
+        let nfs = entry.record().nfs.clone();
+        if records.is_empty() && nfs.is_empty() && users.is_none() {
             return Ok(rootfs);
         }
         self.unstage(entry).await?;
@@ -84,8 +86,9 @@ impl Storage {
         // A thread that hangs between two mounts would continue after the undo, so everything that can hang
         // is accessed before.
         let to_open = records.clone();
-        let open = move || open_sources(&to_open);
-        let opened = if records.iter().any(StagedRecord::is_on_host) {
+        let on_host = !nfs.is_empty() || records.iter().any(StagedRecord::is_on_host);
+        let open = move || -> Result<_> { Ok((open_sources(&to_open)?, mount_exports(nfs)?)) };
+        let (opened, exports) = if on_host {
             let owner = entry.record().meta.owner()?;
             self.blocking_pools
                 .of(owner)
@@ -96,6 +99,11 @@ impl Storage {
         };
         let rootfs = blocking(move || {
             create_private_dir_blocking(&dir)?;
+            for (at, export) in exports {
+                let target = dir.join(at);
+                make_dir(&target)?;
+                export.move_to(&target).map_err(from_namespaces)?;
+            }
             for record in &records {
                 mount_staged(record, &opened, &views, users.as_ref(), &dir)?;
             }
@@ -185,6 +193,44 @@ fn open_sources(records: &[StagedRecord]) -> Result<HashMap<String, PathHandle>>
         }
     }
     Ok(opened)
+}
+
+/// Mounts NFS exports without a place, each with its name in the staging directory. Blocks as long as a server does not
+/// answer.
+fn mount_exports(records: Vec<NfsRecord>) -> Result<Vec<(String, DetachedMount)>> {
+    let named = |record: NfsRecord| {
+        // It has the number of its mount.
+        let number = record.at.parse();
+        mount_export(record).map_err(|error| match number {
+            Ok(number) => error.about(SpecPart::Mount(number)),
+            Err(_) => error,
+        })
+    };
+    records.into_iter().map(named).collect()
+}
+
+fn mount_export(record: NfsRecord) -> Result<(String, DetachedMount)> {
+    let NfsRecord {
+        at,
+        export,
+        server,
+        mut options,
+    } = record;
+    let failed = || format!("mount the NFS export {export} of {server}");
+    // The kernel takes addresses alone.
+    let address = (server.as_str(), 0)
+        .to_socket_addrs()
+        .ok()
+        .and_then(|mut found| found.next());
+    let address = address.ok_or_else(|| {
+        let why = format!("{}: the server is not found", failed());
+        Error::failed_precondition(why)
+    })?;
+    options.push(format!("addr={}", address.ip()));
+    match DetachedMount::new("nfs", &export, &options) {
+        Ok(mounted) => Ok((at, mounted)),
+        Err(fault) => Err(Error::failed_precondition(failed()).with_source(fault)),
+    }
 }
 
 /// Mounts one source below the staging directory: a path of the host with its ids mapped, the path among

@@ -33,6 +33,7 @@ impl ImagesInCreation {
             MountSource::Host { .. }
             | MountSource::Beneath { .. }
             | MountSource::Volume { .. }
+            | MountSource::Nfs { .. }
             | MountSource::Tmpfs { .. } => None,
         });
         let references = std::iter::once(spec.image.clone()).chain(volumes).collect();

@@ -29,6 +29,12 @@ fn options_of_a_volume_driver_mount_what_the_operator_allows() {
         ("o", "size=1m,uid=7"),
     ]);
     let path = host("/srv/a", MissingSource::Fail);
+    let nfs = volume(&[("type", "nfs"), ("device", "nas:/a"), ("o", "soft,noatime")]);
+    let export = MountSource::Nfs {
+        export: "nas:/a".to_owned(),
+        server: "nas".to_owned(),
+        options: strings(&["soft"]),
+    };
     let memory = MountSource::Tmpfs {
         size_bytes: 1 << 20,
         mode: 0o1777,
@@ -36,8 +42,9 @@ fn options_of_a_volume_driver_mount_what_the_operator_allows() {
     for (task, kind, source, readonly, options) in [
         (&bind, "bind", &path, true, strings(&["bind"])),
         (&tmpfs, "tmpfs", &memory, false, strings(&["uid=7"])),
+        (&nfs, "nfs", &export, false, strings(&["noatime"])),
     ] {
-        for allowed in [&[kind][..], &["*"], &["bind", "tmpfs"]] {
+        for allowed in [&[kind][..], &["*"], &["bind", "nfs", "tmpfs"]] {
             let made = own(plan(task, &session(allowing(allowed))).unwrap());
             assert_eq!(
                 (&made[0].source, made[0].readonly, &made[0].options),
@@ -45,7 +52,7 @@ fn options_of_a_volume_driver_mount_what_the_operator_allows() {
             );
         }
         let field = "mount[0].volume_options.driver_config.options";
-        for other in [&[][..], &["nfs"], &["bin", "tmpf"]] {
+        for other in [&["cifs"][..], &[], &["bin", "tmpf", "nf"]] {
             let why = format!(
                 "{field}: {kind:?} is not allowed on this Nomad agent: have volumes.driver_options of the plugin's configuration name it"
             );

@@ -274,9 +274,27 @@ fn options_of_a_volume_driver_are_mounted() {
         with(vec![volume(&bind, "sub")]),
         "container.mounts[0].volume_options.subpath: a file system by options",
     );
+    let nfs = [
+        ("type", "nfs"),
+        ("device", ":/a"),
+        ("o", "addr=10.0.0.1,ro,noexec"),
+    ];
+    let made = one(volume(&nfs, ""));
+    let source = MountSource::Nfs {
+        export: ":/a".into(),
+        server: "10.0.0.1".into(),
+        options: Vec::new(),
+    };
+    assert_eq!(
+        (made.source, made.readonly, made.options),
+        (source, true, strings(&["noexec"]))
+    );
     unsupported(
-        with(vec![volume(&[("type", "nfs"), ("device", ":/a")], "")]),
-        "container.mounts[0].volume_options.driver_config.options.type: \"nfs\" cannot be mounted here",
+        with(vec![volume(
+            &[("type", "ext4"), ("device", "/dev/sda1")],
+            "",
+        )]),
+        "container.mounts[0].volume_options.driver_config.options.type: \"ext4\" cannot be mounted here",
     );
 }
 
