@@ -375,7 +375,9 @@ fn task_joins_the_network_of_another_task_of_its_allocation() {
     client.wait_stdout(|text| text == "served\nclient\n");
     // Neither ends the other.
     end(&agent, client);
-    web.wait_stdout(|text| text.contains("nameserver"));
+    let inspected = agent.driver().inspect(web.id()).expect("it is there");
+    let state = inspected.task.expect("it has a state").state();
+    assert_eq!(state, nomad::TaskState::Running);
     end(&agent, web);
     node.assert_clean();
 }
