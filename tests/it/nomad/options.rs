@@ -284,6 +284,29 @@ fn task_gets_the_requested_mounts_and_devices() {
 }
 
 #[test]
+fn nfs_export_that_nobody_serves_is_refused_by_its_key() {
+    let node = TestNode::shared();
+    let agent = permissive_agent(&node);
+    let driver = json!({ "options": [{ "type": "nfs", "device": ":/none", "o": "addr=127.0.0.1,soft,retrans=0" }] });
+    let config = json!({
+        "image": node.image(), "command": "true",
+        "mounts": [{ "target": "/x", "volume_options": { "driver_config": driver } }],
+    });
+    let mut task = TaskSetup::new(node.root(), &agent, "task", &config);
+    let refused = agent.driver().start(&task.config);
+    let refused = refused.expect_err("there is no server, or the kernel has no NFS");
+    let text = refused.message();
+    assert!(
+        text.starts_with("mounts[0].source: ")
+            && text.contains("mount the NFS export :/none of 127.0.0.1"),
+        "{text}"
+    );
+    // An agent repeats it: the server may come back.
+    assert!(!refused.details().is_empty(), "{refused}");
+    task.remove_cgroups();
+}
+
+#[test]
 fn task_gets_the_requested_limits_or_those_of_the_plugin_configuration() {
     let node = TestNode::shared();
     let agent = permissive_agent(&node);

@@ -7,7 +7,7 @@ type Config = (fn() -> Value, Code, &'static str);
 
 /// Values in a job that are malformed, do not exist, or are not allowed. The other keys are covered by the
 /// unit tests of the frontend.
-pub(super) const CONFIGS: [Config; 58] = [
+pub(super) const CONFIGS: [Config; 59] = [
     // Images.
     (
         || json!({ "image": "" }),
@@ -277,6 +277,14 @@ pub(super) const CONFIGS: [Config; 58] = [
         || json!({ "mounts": [{ "type": "what", "target": "/x" }] }),
         InvalidArgument,
         "mounts[0].type: \"what\"",
+    ),
+    (
+        || {
+            let driver = json!({ "options": [{ "type": "tmpfs", "device": "tmpfs" }] });
+            json!({ "mounts": [{ "target": "/x", "volume_options": { "driver_config": driver } }] })
+        },
+        InvalidArgument,
+        "mounts[0].volume_options.driver_config.options: volumes are not enabled",
     ),
     (
         || json!({ "tmpfs": ["/x:size=much"] }),
