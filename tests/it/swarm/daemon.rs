@@ -91,7 +91,10 @@ fn node_joins_is_ready_keeps_its_node_over_restarts_and_leaves() {
             .trim()
             .to_owned()
     };
-    assert_eq!(inspect("{{.Description.Engine.Labels}}"), "map[rack:7 switchyard:true]");
+    assert_eq!(
+        inspect("{{.Description.Engine.Labels}}"),
+        "map[rack:7 switchyard:true]"
+    );
     let plugins = inspect("{{.Description.Engine.Plugins}}");
     assert!(!plugins.contains("overlay"), "{plugins}");
 
