@@ -2,6 +2,7 @@
 
 mod blob;
 mod pull;
+mod range_use;
 mod skipped;
 
 use std::collections::BTreeMap;
@@ -9,7 +10,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use blob::Blob;
+use blob::MAX_RANGES;
+pub use blob::{Blob, RangeConfig};
 pub use pull::{Image, Pull, Resolved};
 use switchyard_core::image::ImageReference;
 use switchyard_linux::{WorkLost, blocking};
@@ -50,6 +52,8 @@ pub struct Config {
     /// Hosts under another name that get the credentials of a registry: the registry, by the name of the host
     /// (`host[:port]`).
     pub credentials_of: BTreeMap<String, String>,
+    /// When and how large blobs are downloaded in ranges.
+    pub ranges: RangeConfig,
     /// The limits of an image.
     pub limits: Limits,
 }
@@ -67,6 +71,8 @@ struct Shared {
     authorizer: Authorizer,
     /// The permit for the one thread that reads the configuration of hosts: a file system that hangs blocks no other.
     hosts_thread: Arc<Semaphore>,
+    /// The permits for the ranges that are downloaded ahead, of all blobs.
+    range_permits: Arc<Semaphore>,
 }
 
 // === impl Config ===
@@ -82,6 +88,7 @@ impl Default for Config {
             max_retry_after: Duration::from_secs(30),
             http_redirects: false,
             credentials_of: BTreeMap::new(),
+            ranges: RangeConfig::default(),
             limits: Limits::default(),
         }
     }
@@ -137,6 +144,7 @@ impl Client {
                 transport,
                 authorizer: Authorizer::default(),
                 hosts_thread,
+                range_permits: Arc::new(Semaphore::new(MAX_RANGES)),
             }),
         }
     }

@@ -46,7 +46,7 @@ mod transport;
 pub mod fuzzing;
 
 pub use auth::{AuthChallenge, Credentials};
-pub use client::{Blob, Client, Config, Image, Pull, Resolved};
+pub use client::{Blob, Client, Config, Image, Pull, RangeConfig, Resolved};
 pub use digest::{Digest, Hasher};
 pub use error::{BoxError, Error, Result};
 pub use hosts::{Capabilities, Host};

@@ -10,6 +10,7 @@ mod connect;
 mod failure;
 mod guard;
 mod proxy;
+mod range;
 mod tls;
 
 use std::collections::HashMap;
@@ -17,13 +18,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, LOCATION, RANGE};
-use reqwest::{Method, Response};
+use reqwest::{Client, Method, Response};
 use tokio::time::{Instant, timeout};
 use url::Url;
 
 pub(crate) use body::{in_time, next_piece, read_limited, status_error};
 use connect::{ClientKey, build};
 use failure::Failure;
+pub(crate) use range::RangeRequest;
 use switchyard_linux::{WorkLost, blocking};
 
 use crate::error::shown;
@@ -42,7 +44,7 @@ const PLAIN_MEMORY: Duration = Duration::from_secs(300);
 /// Sends requests.
 #[derive(Debug)]
 pub(crate) struct Transport {
-    clients: Mutex<HashMap<ClientKey, reqwest::Client>>,
+    clients: Mutex<HashMap<ClientKey, Client>>,
     /// Hosts that answered with plain HTTP, and until when they are tried that way first.
     plain: Mutex<HashMap<String, Instant>>,
     connect_timeout: Duration,
@@ -59,8 +61,8 @@ pub(crate) struct Call<'a> {
     pub(crate) what: &'a str,
     pub(crate) accept: Option<&'a str>,
     pub(crate) authorization: Option<HeaderValue>,
-    /// The first byte to request.
-    pub(crate) range_from: u64,
+    /// The bytes to request.
+    pub(crate) range: RangeRequest,
     /// Makes it a POST of this form.
     pub(crate) form: Option<String>,
     /// True if the requested content has a known digest, so that a response without TLS cannot be forged.
@@ -86,7 +88,7 @@ impl<'a> Call<'a> {
             what,
             accept: None,
             authorization: None,
-            range_from: 0,
+            range: RangeRequest::default(),
             form: None,
             has_digest: false,
         }
@@ -135,7 +137,8 @@ impl Transport {
                 // A registry chose this URL: it must not lead to a link-local service, as a cloud's metadata.
                 guard::check_address(&url).map_err(|refusal| refused(call.what, &refusal))?;
             }
-            let client = self.client(host, (!at_host).then_some(&url)).await?;
+            let led_to = (!at_host).then_some(&url);
+            let client = self.client(host, led_to, call.range.own_connection).await?;
             let mut request = client.request(method.clone(), url.clone());
             // Neither headers nor credentials follow a redirect to another origin.
             if at_origin {
@@ -149,8 +152,8 @@ impl Transport {
             if let Some(accept) = call.accept {
                 request = request.header(ACCEPT, accept);
             }
-            if call.range_from > 0 {
-                request = request.header(RANGE, format!("bytes={}-", call.range_from));
+            if let Some(range) = call.range.header() {
+                request = request.header(RANGE, range);
             }
             if let (&Method::POST, Some(form)) = (&method, &call.form) {
                 request = with_form(request, form);
@@ -270,12 +273,13 @@ impl Transport {
     }
 
     /// The connection pool for `host`, or for a URL that it names.
-    async fn client(&self, host: &Host, led_to: Option<&Url>) -> Result<reqwest::Client> {
+    async fn client(&self, host: &Host, led_to: Option<&Url>, own: bool) -> Result<Client> {
         let key = ClientKey {
             tls: tls_for(host, led_to),
             connect_timeout: host.dial_timeout.unwrap_or(self.connect_timeout),
             proxy: host.proxy.clone(),
             guarded: led_to.is_some(),
+            own_connections: own,
         };
         let known = self.clients.lock().get(&key).cloned();
         if let Some(client) = known {

@@ -18,6 +18,8 @@ mod faults;
 mod hostile;
 #[path = "registry/hosts.rs"]
 mod hosts;
+#[path = "registry/ranges.rs"]
+mod ranges;
 #[path = "registry/server.rs"]
 mod server;
 #[path = "registry/unusual.rs"]

@@ -114,6 +114,7 @@ mod tests {
         "images",
         "exec",
         "registry.idle_timeout_seconds",
+        "registry.parallel_ranges",
         "recovery",
         "managed",
         "advisories",

@@ -23,6 +23,9 @@ const SOCKET_PATH_MAX: usize = 107;
 /// have 16 MiB.
 const DOCUMENT_MAX: u64 = 15 << 20;
 
+/// The most ranges that the registry client downloads ahead, of all layers.
+const RANGES_MAX: usize = 12;
+
 /// The dotted key of an invalid value, and the reason.
 type Fault = (String, String);
 
@@ -88,6 +91,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     check_at_least_one(config)?;
     check_images(&config.images)?;
     check_cri(&config.cri)?;
+    check_parallel_ranges(config.registry.parallel_ranges)?;
     if config.logkeeper.mode == ContainerdMode::External && config.logkeeper.state_dir.is_some() {
         return fault(
             "logkeeper.state_dir",
@@ -262,6 +266,15 @@ fn check_at_least_one(config: &Config) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Checks the number of concurrent requests for one layer.
+fn check_parallel_ranges(ranges: usize) -> Result<(), Fault> {
+    if (1..=RANGES_MAX).contains(&ranges) {
+        return Ok(());
+    }
+    let why = format!("{ranges} is not between 1, for one response, and {RANGES_MAX}");
+    Err(("registry.parallel_ranges".to_owned(), why))
+}
+
 /// Checks the limits of images.
 fn check_images(images: &ImagesConfig) -> Result<(), Fault> {
     let fault = |key: &str, why: String| Err((key.to_owned(), why));
@@ -412,4 +425,31 @@ fn is_identifier(text: &str) -> bool {
         && text
             .split(['.', '_', '-'])
             .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parallel_ranges_are_bounded() {
+        let fault = |ranges| {
+            let mut config = Config::default();
+            config.registry.parallel_ranges = ranges;
+            check(&config).err()
+        };
+        for ranges in [1, 2, 4, 12] {
+            assert_eq!(fault(ranges), None, "{ranges}");
+        }
+        for ranges in [0, 13, 1000, usize::MAX] {
+            let fault = fault(ranges);
+            assert!(
+                fault
+                    .as_ref()
+                    .is_some_and(|(key, why)| key == "registry.parallel_ranges"
+                        && why.contains(&format!("{ranges} is not between"))),
+                "{fault:?}"
+            );
+        }
+    }
 }

@@ -125,6 +125,10 @@ fn registry_config(settings: &Settings) -> registry::Config {
         idle_timeout: Duration::from_secs(settings.registry.idle_timeout_seconds.max(1)),
         http_redirects: settings.registry.allow_http_redirects,
         credentials_of: settings.registry.credentials_of(),
+        ranges: registry::RangeConfig {
+            at_once: settings.registry.parallel_ranges.max(1),
+            ..registry::RangeConfig::default()
+        },
         limits: settings.images.limits(),
         ..registry::Config::default()
     }

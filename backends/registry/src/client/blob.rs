@@ -1,13 +1,26 @@
 //! A blob being streamed: resumed when its connection breaks, checked while it passes.
+//!
+//! A large blob of a registry that is far away comes in ranges, of which several are downloaded ahead ([`ahead`]). The first
+//! range, and whatever is missing because the download of a range has failed, is requested like a blob that comes in one
+//! response, with the same retries. A host that refuses ranges, ignores them or limits the rate of requests gets no more of
+//! them in this pull.
 
+mod ahead;
+mod download;
+
+use std::sync::Arc;
+
+pub(super) use ahead::MAX_RANGES;
+pub use ahead::RangeConfig;
+use ahead::RangesAhead;
 use bytes::Bytes;
+use download::RangeSource;
 use futures::stream::{self, BoxStream, StreamExt as _};
-use reqwest::header::CONTENT_RANGE;
 use reqwest::{Response, StatusCode};
 
 use super::pull::{Pull, Target};
 use super::skipped::SkippedHosts;
-use crate::transport::next_piece;
+use crate::transport::{RangeRequest, next_piece};
 use crate::{Descriptor, Error, Hasher, Result};
 
 /// The progress, in bytes, after which earlier failures are not counted any more: the connection is bad, but
@@ -27,6 +40,8 @@ pub struct Blob {
     /// itself.
     hasher: Option<Hasher>,
     body: Option<Body>,
+    /// What is downloaded behind the body, or behind the offset if there is none.
+    ahead: RangesAhead,
     /// Index of the host in use, among those that may pull.
     host: usize,
     /// Those before it, until it has sent something.
@@ -44,6 +59,8 @@ struct Body {
     host: String,
     /// The number of bytes before `Blob::offset` to skip, because the server does not support ranges.
     skip: u64,
+    /// The offset at which it is left: the end of the blob, or of the range that was requested.
+    end: u64,
 }
 
 impl Blob {
@@ -66,6 +83,7 @@ impl Blob {
             offset,
             hasher,
             body: None,
+            ahead: RangesAhead::default(),
             host: 0,
             skipped: SkippedHosts::default(),
             failures: 0,
@@ -113,6 +131,7 @@ impl Blob {
         if !matches!(result, Ok(Some(_))) {
             self.finished = true;
             self.body = None;
+            self.ahead.clear();
         }
         result
     }
@@ -137,7 +156,11 @@ impl Blob {
             }
             let idle_timeout = self.pull.shared().config.idle_timeout;
             let Some(body) = &mut self.body else {
-                self.connect().await?;
+                if self.ahead.start() != Some(self.offset) {
+                    self.connect().await?;
+                } else if let Some(piece) = self.next_ahead().await? {
+                    return Ok(Some(piece));
+                }
                 continue;
             };
             match next_piece(&mut body.response, idle_timeout).await {
@@ -171,6 +194,11 @@ impl Blob {
                 .unwrap_or(usize::MAX)
                 .min(piece.len());
             body.skip -= length(&piece.split_to(skipped));
+            if body.end < self.descriptor.size {
+                // Of a longer response the rest is not needed.
+                let room = usize::try_from(body.end - self.offset).unwrap_or(usize::MAX);
+                piece.truncate(room);
+            }
         }
         if piece.is_empty() {
             return Ok(None);
@@ -183,7 +211,70 @@ impl Blob {
             hasher.update(&piece);
         }
         self.offset = end;
+        let is_over = |body: &Body| body.end == end && end < self.descriptor.size;
+        if self.body.as_ref().is_some_and(is_over) {
+            self.body = None;
+        }
         Ok(Some(piece))
+    }
+
+    /// The next piece of the first range that was downloaded ahead; `None` if there is none and the rest of the range has to
+    /// be requested.
+    async fn next_ahead(&mut self) -> Result<Option<Bytes>> {
+        match self.ahead.next_piece().await {
+            Some(Ok(piece)) => {
+                let piece = self.take(piece)?;
+                self.fill_ahead();
+                Ok(piece)
+            }
+            Some(Err(error)) => {
+                if !download::is_interruption(&error) {
+                    self.forbid_ranges();
+                    if !error.is_transient() {
+                        tracing::debug!(what = self.what, %error, "no range of this blob can be downloaded ahead");
+                        return Ok(None);
+                    }
+                }
+                self.fail(error).await.map(|()| None)
+            }
+            None => {
+                let error = self.size_mismatch(self.offset);
+                self.fail(error).await.map(|()| None)
+            }
+        }
+    }
+
+    /// Downloads as many ranges ahead as there may be.
+    fn fill_ahead(&mut self) {
+        let shared = self.pull.shared();
+        let from = self.body.as_ref().map_or(self.offset, |body| body.end);
+        if from >= self.descriptor.size || !self.pull.range_use().is_allowed() {
+            return;
+        }
+        let config = shared.config.ranges;
+        let most = config
+            .at_once
+            .saturating_sub(usize::from(self.body.is_some()));
+        let source = RangeSource {
+            pull: &self.pull,
+            host: self.host,
+            what: &self.what,
+            path: &self.path,
+            size: self.descriptor.size,
+        };
+        let permits = &shared.range_permits;
+        let start = |range| {
+            let permit = Arc::clone(permits).try_acquire_owned().ok()?;
+            Some(source.download(range, permit))
+        };
+        self.ahead
+            .fill(&config, from, (self.descriptor.size, most), start);
+    }
+
+    /// From now on nothing of this pull is downloaded in ranges.
+    fn forbid_ranges(&mut self) {
+        self.pull.range_use().forbid();
+        self.ahead.clear();
     }
 
     fn finish(&mut self) -> Result<()> {
@@ -208,26 +299,59 @@ impl Blob {
         }
     }
 
+    /// The end of what is requested next: the first range that is downloaded ahead, or of a new one behind which others can be
+    /// downloaded ahead; `None` for all that follows.
+    fn requested_end(&self) -> Option<u64> {
+        if let Some(start) = self.ahead.start() {
+            return Some(start);
+        }
+        let shared = self.pull.shared();
+        let range_use = self.pull.range_use();
+        if !range_use.is_allowed() || shared.range_permits.available_permits() == 0 {
+            return None;
+        }
+        let rest = self.offset..self.descriptor.size;
+        let first = shared.config.ranges.first(rest, range_use.latency());
+        first.map(|range| range.end)
+    }
+
     /// Requests the body from the current offset on from the current host, or else from the next ones.
     async fn connect(&mut self) -> Result<()> {
         let pull = self.pull.clone();
         let hosts = pull.capable(|host| host.pull, &self.what)?;
         let index = self.host.min(hosts.len() - 1);
+        let to = self.requested_end();
         let target = Target {
             path: &self.path,
             what: &self.what,
             accept: None,
-            range_from: self.offset,
+            range: RangeRequest {
+                from: self.offset,
+                to,
+                own_connection: false,
+            },
             has_digest: true,
         };
         let opened = match pull.get(hosts[index], target).await {
-            Ok(reply) => self.begin(reply.response, reply.host),
+            Ok(reply) => self.begin(reply.response, reply.host, to),
             Err(error) => Err(error),
         };
+        if opened.as_ref().is_err_and(download::is_refusal) {
+            self.forbid_ranges();
+        }
         match opened {
             Ok(body) => {
+                if to.is_some_and(|to| to < body.end) {
+                    self.forbid_ranges();
+                }
                 self.body = Some(body);
                 self.skipped = SkippedHosts::default();
+                self.fill_ahead();
+                Ok(())
+            }
+            // The host may serve the blob as a whole: it is asked once more, without a range that was not needed.
+            Err(error @ Error::Protocol { .. }) if to.is_some() => {
+                tracing::debug!(what = self.what, %error, "a range is refused, requesting the whole rest");
                 Ok(())
             }
             Err(error) if index + 1 < hosts.len() => {
@@ -248,32 +372,16 @@ impl Blob {
         std::mem::take(&mut self.skipped).told(last)
     }
 
-    /// Checks that a successful response has the requested range.
-    fn begin(&self, response: Response, host: String) -> Result<Body> {
+    /// Checks that a successful response has the requested range, which ends before `to`, if that is known.
+    fn begin(&self, response: Response, host: String, to: Option<u64>) -> Result<Body> {
         let size = self.descriptor.size;
         let length = response.content_length();
+        let mut end = size;
         let skip = match response.status() {
             StatusCode::PARTIAL_CONTENT => {
-                let range = response
-                    .headers()
-                    .get(CONTENT_RANGE)
-                    .and_then(|value| value.to_str().ok());
-                let Some((start, total)) = range.and_then(parse_content_range) else {
-                    return Err(Error::protocol(
-                        &self.what,
-                        format!("{host} sent a part without saying which"),
-                    ));
-                };
-                if start != self.offset {
-                    let reason = format!(
-                        "{host} sent a part from byte {start} instead of {}",
-                        self.offset
-                    );
-                    return Err(Error::protocol(&self.what, reason));
-                }
-                if let Some(total) = total.filter(|total| *total != size) {
-                    return Err(self.size_mismatch(total));
-                }
+                let sent = download::sent_range(&self.what, &response, &host, (self.offset, size))?;
+                // A response that goes beyond what was requested is read to its end.
+                end = to.filter(|to| sent.end <= *to).unwrap_or(size);
                 0
             }
             // The host ignores ranges: the bytes that are known already are skipped.
@@ -292,6 +400,7 @@ impl Blob {
             response,
             host,
             skip,
+            end,
         })
     }
 
@@ -317,39 +426,4 @@ impl Blob {
 
 fn length(piece: &Bytes) -> u64 {
     u64::try_from(piece.len()).unwrap_or(u64::MAX)
-}
-
-/// `bytes 5-9/10` or `bytes 5-9/*`: the first byte and the total.
-fn parse_content_range(text: &str) -> Option<(u64, Option<u64>)> {
-    let (range, total) = text.trim().strip_prefix("bytes ")?.split_once('/')?;
-    let (start, end) = range.trim().split_once('-')?;
-    let start: u64 = start.trim().parse().ok()?;
-    let end: u64 = end.trim().parse().ok()?;
-    let total = match total.trim() {
-        "*" => None,
-        total => Some(total.parse().ok()?),
-    };
-    (start <= end).then_some((start, total))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn content_ranges_parse_strictly() {
-        assert_eq!(parse_content_range("bytes 5-9/10"), Some((5, Some(10))));
-        assert_eq!(parse_content_range("bytes 5-9/*"), Some((5, None)));
-        for wrong in [
-            "",
-            "bytes",
-            "bytes */10",
-            "bytes 9-5/10",
-            "items 5-9/10",
-            "bytes 5-9",
-            "bytes -9/10",
-        ] {
-            assert_eq!(parse_content_range(wrong), None, "{wrong}");
-        }
-    }
 }

@@ -6,12 +6,14 @@ use bytes::{Bytes, BytesMut};
 use reqwest::StatusCode;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, WWW_AUTHENTICATE};
 use switchyard_core::image::ImageReference;
+use tokio::time::Instant;
 
 use super::Shared;
 use super::blob::Blob;
+use super::range_use::RangeUse;
 use super::skipped::SkippedHosts;
 use crate::auth::Request;
-use crate::transport::{Call, Reply, in_time, read_limited, status_error};
+use crate::transport::{Call, RangeRequest, Reply, in_time, read_limited, status_error};
 use crate::{
     AuthChallenge, Capabilities, Credentials, Descriptor, Digest, Error, Host, ImageConfig,
     ImageManifest, Manifest, MediaType, Platform, Platforms, Result,
@@ -34,6 +36,7 @@ struct Inner {
     reference: ImageReference,
     credentials: Credentials,
     hosts: Vec<Host>,
+    range_use: RangeUse,
 }
 
 /// An index or manifest that was fetched and checked.
@@ -68,7 +71,7 @@ pub(super) struct Target<'a> {
     pub(super) path: &'a str,
     pub(super) what: &'a str,
     pub(super) accept: Option<&'a str>,
-    pub(super) range_from: u64,
+    pub(super) range: RangeRequest,
     pub(super) has_digest: bool,
 }
 
@@ -96,6 +99,7 @@ impl Pull {
                 reference,
                 credentials,
                 hosts,
+                range_use: RangeUse::default(),
             }),
         }
     }
@@ -213,6 +217,10 @@ impl Pull {
         Blob::new(self.clone(), descriptor, offset)
     }
 
+    pub(super) fn range_use(&self) -> &RangeUse {
+        &self.inner.range_use
+    }
+
     pub(super) fn shared(&self) -> &Shared {
         &self.inner.shared
     }
@@ -267,7 +275,7 @@ impl Pull {
             path: &path,
             what: &what,
             accept: Some(&accept),
-            range_from: 0,
+            range: RangeRequest::default(),
             has_digest: digest.is_some(),
         };
         let hosts = self.capable(
@@ -390,6 +398,7 @@ impl Pull {
             transport,
             authorizer,
             hosts_thread: _,
+            range_permits: _,
         } = self.shared();
         let anonymous = Credentials::Anonymous;
         let request = Request {
@@ -405,12 +414,14 @@ impl Pull {
         let call = |authorization| Call {
             accept: target.accept,
             authorization,
-            range_from: target.range_from,
+            range: target.range,
             has_digest: target.has_digest,
             ..Call::get(host.url(target.path), target.what)
         };
         let known = authorizer.known(request);
+        let begun = Instant::now();
         let mut reply = transport.send(host, call(known.clone())).await?;
+        self.range_use().note_latency(begun.elapsed());
         if reply.response.status() == StatusCode::UNAUTHORIZED && !reply.redirected_away {
             let challenges = challenges(reply.response.headers());
             if !challenges.is_empty() {

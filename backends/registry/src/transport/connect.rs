@@ -26,10 +26,17 @@ pub(super) struct ClientKey {
     pub(super) proxy: Option<Url>,
     /// True if a registry has named the URL, so that its host must not resolve to link-local addresses.
     pub(super) guarded: bool,
+    /// True for HTTP/1.1 alone, of which each request in flight has a connection of its own.
+    pub(super) own_connections: bool,
 }
 
 /// Makes a connection pool. Reads the system's trust store, so it blocks.
 pub(super) fn build(key: &ClientKey) -> Result<reqwest::Client> {
+    let mut config = tls::client_config(&key.tls)?;
+    if key.own_connections {
+        // The library offers the protocols of a prepared configuration as they are.
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    }
     let mut builder = reqwest::Client::builder()
         .user_agent(concat!("switchyard/", env!("CARGO_PKG_VERSION")))
         // `Transport::send` follows redirects, because it decides what may be sent along.
@@ -39,9 +46,12 @@ pub(super) fn build(key: &ClientKey) -> Result<reqwest::Client> {
         .pool_idle_timeout(IDLE)
         .tcp_keepalive(Duration::from_secs(30))
         .http2_adaptive_window(true)
-        .use_preconfigured_tls(tls::client_config(&key.tls)?);
+        .use_preconfigured_tls(config);
     if key.guarded {
         builder = builder.dns_resolver(Arc::new(Guarded));
+    }
+    if key.own_connections {
+        builder = builder.http1_only();
     }
     // The library reads the environment by other rules.
     builder = builder.no_proxy();

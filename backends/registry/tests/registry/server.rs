@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,6 +49,14 @@ impl Seen {
 
     pub(crate) fn is_blob(&self) -> bool {
         self.path().contains("/blobs/")
+    }
+
+    /// The first byte that was requested, and the end, exclusive, if the request has one.
+    pub(crate) fn range(&self) -> Option<(usize, Option<usize>)> {
+        let range = self.header("range")?.strip_prefix("bytes=").unwrap();
+        let (start, last) = range.split_once('-').unwrap();
+        let end = last.parse::<usize>().ok().map(|last| last + 1);
+        Some((start.parse().unwrap(), end))
     }
 }
 
@@ -205,28 +214,29 @@ async fn answer(State(content): State<Arc<Mutex<Content>>>, request: Request) ->
             r#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}"#,
         );
     };
-    let range = seen
-        .header("range")
-        .filter(|_| seen.is_blob() && !content.ignores_ranges);
-    let builder = Response::builder().header(header::CONTENT_TYPE, media_type);
-    match range.map(|range| {
-        range
-            .strip_prefix("bytes=")
-            .unwrap()
-            .trim_end_matches('-')
-            .parse::<usize>()
-            .unwrap()
-    }) {
-        None => builder.body(Body::from(bytes.clone())).unwrap(),
-        Some(start) => builder
-            .status(StatusCode::PARTIAL_CONTENT)
-            .header(
-                header::CONTENT_RANGE,
-                format!("bytes {start}-{}/{}", bytes.len() - 1, bytes.len()),
-            )
-            .body(Body::from(bytes.slice(start..)))
+    match seen
+        .range()
+        .filter(|_| seen.is_blob() && !content.ignores_ranges)
+    {
+        None => Response::builder()
+            .header(header::CONTENT_TYPE, media_type)
+            .body(Body::from(bytes.clone()))
             .unwrap(),
+        Some((start, end)) => part(bytes, start..end.unwrap_or(bytes.len())),
     }
+}
+
+/// The answer to a request of a range.
+pub(crate) fn part(bytes: &Bytes, range: Range<usize>) -> Response {
+    let (start, last) = (range.start, range.end - 1);
+    Response::builder()
+        .status(StatusCode::PARTIAL_CONTENT)
+        .header(
+            header::CONTENT_RANGE,
+            format!("bytes {start}-{last}/{}", bytes.len()),
+        )
+        .body(Body::from(bytes.slice(range)))
+        .unwrap()
 }
 
 /// A descriptor as JSON.

@@ -20,6 +20,8 @@ pub struct RegistryConfig {
     /// True if a registry that is accessed with TLS may redirect downloads that are verified by digest to
     /// plain HTTP.
     pub allow_http_redirects: bool,
+    /// Maximum number of concurrent requests for one large layer, each for a range of it.
+    pub parallel_ranges: usize,
     /// What is said of hosts of `hosts.toml` files here, by their names with ports.
     pub hosts: BTreeMap<String, RegistryHost>,
 }
@@ -42,6 +44,7 @@ impl Default for RegistryConfig {
             ],
             idle_timeout_seconds: 60,
             allow_http_redirects: false,
+            parallel_ranges: 4,
             hosts: BTreeMap::new(),
         }
     }
