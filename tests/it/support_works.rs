@@ -1,6 +1,7 @@
 //! Tests of the support code on the real machine, as all other tests rely on it.
 
 mod containers;
+mod links;
 
 use std::fs;
 use std::net::Ipv4Addr;

@@ -23,6 +23,7 @@ pub mod devices;
 pub mod documents;
 pub mod drill;
 pub mod external_containerd;
+pub mod far_link;
 pub mod host;
 pub mod http;
 pub mod image;

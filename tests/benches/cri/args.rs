@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 
 use crate::crowd::CrowdSize;
+use crate::far::FarSize;
 use crate::swarm::SwarmSize;
 use crate::tasks::TasksSize;
 
@@ -18,6 +19,8 @@ pub(crate) enum Part {
     Pulls,
     /// Pulls of large images.
     Image,
+    /// Pulls from a registry that is far away, over a modelled link.
+    Far,
     /// Logs of a container that prints much.
     Logs,
     /// Pods, all concurrently.
@@ -78,6 +81,21 @@ pub(crate) struct Args {
     /// Size of a large image in MB
     #[arg(long, value_name = "MB", default_value_t = 200)]
     pub(crate) image_mb: usize,
+    /// Pulls of each side and kind from a registry that is far away; 0 leaves them out
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(crate) far_pulls: u32,
+    /// Size of an image with one layer that is pulled from there, in MB; it is made in memory, which takes four times as much
+    #[arg(long, value_name = "MB", default_value_t = 2000)]
+    pub(crate) far_mb: usize,
+    /// Round trip to it, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 20)]
+    pub(crate) far_round_trip: u64,
+    /// Rate of the link to it, in Mbit/s
+    #[arg(long, value_name = "MBIT", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) far_mbit: u64,
+    /// Rate of one connection where it does not fill the link, in Mbit/s
+    #[arg(long, value_name = "MBIT", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) far_connection_mbit: u64,
     /// Logs of each side; 0 leaves them out
     #[arg(long, value_name = "N", default_value_t = 6)]
     pub(crate) logs: u32,
@@ -194,6 +212,19 @@ impl Args {
         }
     }
 
+    /// Returns the extent of the part for a registry that is far away.
+    pub(crate) fn far_size(&self) -> FarSize {
+        FarSize {
+            pulls: self.far_pulls,
+            image_layers: self.image_layers,
+            image_mb: self.image_mb,
+            layer_mb: self.far_mb,
+            round_trip: Duration::from_millis(self.far_round_trip),
+            link_mbit: self.far_mbit,
+            connection_mbit: self.far_connection_mbit,
+        }
+    }
+
     /// Returns the extent of the part for Nomad's tasks.
     pub(crate) fn tasks_size(&self) -> TasksSize {
         TasksSize {
@@ -228,6 +259,8 @@ impl Args {
             self.bursts = self.bursts.min(2);
             self.rate_seconds = self.rate_seconds.min(12);
             self.image_pulls = self.image_pulls.min(1);
+            self.far_pulls = self.far_pulls.min(1);
+            self.far_mb = self.far_mb.min(100);
             self.crowd_pods = self.crowd_pods.min(4);
             self.crowd_running = self.crowd_running.min(20);
             self.crowd_all = self.crowd_all.min(50);

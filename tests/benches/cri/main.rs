@@ -13,6 +13,7 @@ mod crowd;
 mod crun;
 mod devices;
 mod failure;
+mod far;
 mod footprint;
 mod load;
 mod logs;
@@ -124,23 +125,13 @@ async fn measure_parts(
         measure_pods(args, stand, report).await?;
     }
     if args.wants(Part::Pulls) && args.pulls > 0 {
-        let size = pulls::PullsSize {
-            layers: args.layers,
-            bytes: args.layer_mib << 20,
-        };
-        let name = format!("pull of {} x {} MiB", args.layers, args.layer_mib);
-        measure_pulls(
-            stand,
-            report,
-            ("small pulls", &name),
-            args.pulls,
-            size,
-            None,
-        )
-        .await?;
+        measure_small_pulls(args, stand, report).await?;
     }
     if args.wants(Part::Image) && args.image_pulls > 0 {
         measure_large_pulls(args, stand, report).await?;
+    }
+    if args.wants(Part::Far) && args.far_pulls > 0 {
+        far::measure(stand, args.far_size(), report).await?;
     }
     if args.wants(Part::Logs) && args.logs > 0 {
         measure_logs(args, stand, report).await?;
@@ -204,6 +195,22 @@ async fn measure_streams(
     Ok(())
 }
 
+/// Pulls of an image with few small layers.
+async fn measure_small_pulls(
+    args: &Args,
+    stand: &mut TestBed,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let size = pulls::PullsSize {
+        layers: args.layers,
+        bytes: args.layer_mib << 20,
+        files: 1,
+    };
+    let name = format!("pull of {} x {} MiB", args.layers, args.layer_mib);
+    let names = ("small pulls", name.as_str());
+    measure_pulls(stand, report, names, args.pulls, size, None).await
+}
+
 /// Pulls of an image with few large layers. Before 2.2 containerd applies one layer after the other.
 async fn measure_large_pulls(
     args: &Args,
@@ -213,6 +220,7 @@ async fn measure_large_pulls(
     let size = pulls::PullsSize {
         layers: args.image_layers,
         bytes: args.image_mb * 1_000_000 / args.image_layers,
+        files: 1,
     };
     let name = format!(
         "pull of {} MB in {} layers",

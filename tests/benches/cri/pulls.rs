@@ -1,10 +1,11 @@
 //! Pulls of images that containerd does not have: its namespaces share content.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use switchyard_tests::host::random_bytes;
-use switchyard_tests::image::{ImageBuilder, random_layer};
+use switchyard_tests::image::{ImageBuilder, Layer, LayerBuilder, random_layer};
 use tokio::time::{sleep, timeout};
 
 use crate::failure::Failure;
@@ -19,7 +20,9 @@ const COOLDOWN_LIMIT: Duration = Duration::from_millis(500);
 /// Interval at which the stored layers are listed.
 const POLL: Duration = Duration::from_millis(2);
 /// Limit for the layers of a pull to be stored.
-const STORED: Duration = Duration::from_secs(120);
+const STORED: Duration = Duration::from_secs(600);
+/// Files in one directory of a layer with many.
+const FILES_OF_DIR: usize = 100;
 
 /// The size of an image.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +31,8 @@ pub(crate) struct PullsSize {
     pub(crate) layers: usize,
     /// The bytes of each.
     pub(crate) bytes: usize,
+    /// The files that these bytes are in.
+    pub(crate) files: usize,
 }
 
 /// Durations and costs of one pull.
@@ -42,8 +47,10 @@ pub(crate) struct Pull {
 }
 
 /// An image in the registry.
-struct Pushed {
-    reference: String,
+#[derive(Debug)]
+pub(crate) struct Pushed {
+    /// Its repository and its tag.
+    name: String,
     /// The paths of its layers.
     layers: Vec<PathBuf>,
 }
@@ -54,14 +61,33 @@ pub(crate) async fn round(
     round: u32,
     size: PullsSize,
 ) -> Result<Pair<Pull>, Failure> {
-    let theirs = push(stand, &format!("theirs-{}", size.layers), round, size);
-    let ours = push(stand, &format!("ours-{}", size.layers), round, size);
+    let images = push_pair(stand, &size.layers.to_string(), round, size);
+    let from = stand.registry.address();
+    round_from(stand, round, &images, from).await
+}
+
+/// Makes an image for each side, and pushes both.
+pub(crate) fn push_pair(stand: &TestBed, name: &str, round: u32, size: PullsSize) -> Pair<Pushed> {
+    Pair {
+        theirs: push(stand, &format!("theirs-{name}"), round, size),
+        ours: push(stand, &format!("ours-{name}"), round, size),
+    }
+}
+
+/// One pull of each side from this address, which stands for the registry. The images may have been pulled before.
+pub(crate) async fn round_from(
+    stand: &mut TestBed,
+    round: u32,
+    images: &Pair<Pushed>,
+    from: SocketAddr,
+) -> Result<Pair<Pull>, Failure> {
     let containerd = stand.containerd.pid();
     let daemon = u32::try_from(stand.daemon.pid())?;
     let their = [containerd];
     let our = [containerd, daemon];
-    let theirs = pull(&mut stand.theirs, &theirs, &their);
-    Pair::in_turns(round, theirs, pull(&mut stand.ours, &ours, &our)).await
+    let theirs = pull(&mut stand.theirs, &images.theirs, from, &their);
+    let ours = pull(&mut stand.ours, &images.ours, from, &our);
+    Pair::in_turns(round, theirs, ours).await
 }
 
 /// The bound of a pull.
@@ -91,7 +117,21 @@ pub(crate) fn rows(name: &str, pulls: &[Pair<Pull>], goal: Option<Goal>) -> Vec<
     ]
 }
 
-async fn pull(side: &mut Side, image: &Pushed, servers: &[u32]) -> Result<Pull, Failure> {
+async fn pull(
+    side: &mut Side,
+    image: &Pushed,
+    from: SocketAddr,
+    servers: &[u32],
+) -> Result<Pull, Failure> {
+    let reference = format!("{from}/{}", image.name);
+    let gone = async {
+        while image.layers.iter().any(|layer| layer.exists()) {
+            sleep(POLL).await;
+        }
+    };
+    timeout(STORED, gone)
+        .await
+        .map_err(|_| Failure::from("the layers of a removed image stay"))?;
     let before = processor::spent(servers)?;
     let begin = Instant::now();
     let stored = async {
@@ -105,16 +145,12 @@ async fn pull(side: &mut Side, image: &Pushed, servers: &[u32]) -> Result<Pull, 
             .map_err(|_| Failure::from("the layers of a pull are not stored"))?;
         Ok(begin.elapsed())
     };
-    let (all, stored) = tokio::try_join!(side.pull(&image.reference), stored)?;
+    let (all, stored) = tokio::try_join!(side.pull(&reference), stored)?;
     let busy = processor::spent(servers)?.saturating_sub(before);
-    if !side.has_image(&image.reference).await? {
-        return Err(format!(
-            "{} does not have {} after its pull",
-            side.name, image.reference
-        )
-        .into());
+    if !side.has_image(&reference).await? {
+        return Err(format!("{} does not have {reference} after its pull", side.name).into());
     }
-    side.remove_image(&image.reference).await?;
+    side.remove_image(&reference).await?;
     // Containerd removes the files after its answer, and the kernel writes what was stored: neither is the
     // next pull's.
     sleep(COOLDOWN_LIMIT).await;
@@ -126,7 +162,7 @@ async fn pull(side: &mut Side, image: &Pushed, servers: &[u32]) -> Result<Pull, 
 fn push(stand: &TestBed, name: &str, round: u32, size: PullsSize) -> Pushed {
     let mut image = ImageBuilder::new().cmd(&["/none"]);
     for _ in 0..size.layers {
-        image = image.layer(random_layer(size.bytes, u64::from_le_bytes(random_bytes())));
+        image = image.layer(random_files(size));
     }
     let image = image.build();
     let tag = format!("bench/{name}:{round}");
@@ -136,10 +172,36 @@ fn push(stand: &TestBed, name: &str, round: u32, size: PullsSize) -> Pushed {
         .iter()
         .map(|layer| blob(&stand.containerd.root, &layer.digest))
         .collect();
-    Pushed {
-        reference: stand.registry.reference(&tag),
-        layers,
+    Pushed { name: tag, layers }
+}
+
+/// A layer that no other image has.
+fn random_files(size: PullsSize) -> Layer {
+    let seed = u64::from_le_bytes(random_bytes());
+    if size.files <= 1 {
+        return random_layer(size.bytes, seed);
     }
+    let each = size.bytes / size.files;
+    let mut content = Vec::new();
+    let mut layer = LayerBuilder::default().dir("files", 0o755);
+    for number in 0..size.files {
+        if number.is_multiple_of(FILES_OF_DIR) {
+            layer = layer.dir(&format!("files/{}", number / FILES_OF_DIR), 0o755);
+        }
+        content.clear();
+        let mut state = seed ^ u64::try_from(number).unwrap_or(0).rotate_left(32);
+        while content.len() < each {
+            // Xorshift: enough for content that no other file has.
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            content.extend_from_slice(&state.to_le_bytes());
+        }
+        content.truncate(each);
+        let path = format!("files/{}/{number}", number / FILES_OF_DIR);
+        layer = layer.file(&path, content.clone(), 0o644);
+    }
+    layer.build()
 }
 
 /// Returns the path at which containerd stores a complete blob.
