@@ -40,7 +40,7 @@ async fn owner_gives_up_what_it_holds_on_the_unix_socket_only() {
     let [one, two] = IMAGES;
     assert_eq!(unused(&pages, "swarm").await, [one, two]);
     assert_eq!(unused(&pages, "nomad").await, [two]);
-    assert_eq!(unused(&pages, "host").await, Vec::<String>::new());
+    assert_eq!(unused(&pages, "kubernetes").await, Vec::<String>::new());
     for (owner, name, expected) in [
         ("nobody", one, StatusCode::BAD_REQUEST),
         (
