@@ -92,7 +92,9 @@ pub(super) fn logkeeper(
     config.sandbox = settings.sandbox && !no_sandbox;
     config.build = VERSION.to_owned();
     Ok(switchyard_logkeeper::run(config, || {
-        service_manager::ready_of_single_thread("Keeping logs")
+        service_manager::ready_of_single_thread("Keeping logs");
+        // Its thread begins with the rights that the process has kept.
+        memory::give_back();
     })?)
 }
 

@@ -313,6 +313,7 @@ fn serve_command(args: &ServeArgs) -> Result<(), CliError> {
         tracing::warn!("configuration: {warning}");
     }
     memory::hide();
+    memory::give_back();
     // Before anything is touched: the next start would end the same way.
     let traces = start_check::check(&loaded.effective.config, &sources.env)?;
     let exe = std::env::current_exe().map_err(CliError::Exe)?;

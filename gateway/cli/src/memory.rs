@@ -1,4 +1,20 @@
-//! The memory of processes that hold credentials and output of containers.
+//! The memory of the daemon and the logkeeper: it hides credentials and output of containers, and goes back to the kernel when it
+//! is free.
+
+use tikv_jemalloc_ctl::background_thread;
+use tikv_jemallocator::Jemalloc;
+
+/// The allocator of the whole program. glibc's keeps what a burst of requests took; this one gives it back, by the settings in
+/// `.cargo/config.toml` (ADR 96).
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
+
+/// Gives free memory back to the kernel also while this process has nothing to do, by a thread of the allocator.
+pub(super) fn give_back() {
+    if let Err(error) = background_thread::write(true) {
+        tracing::warn!(%error, "free memory goes back to the kernel only while the process works");
+    }
+}
 
 /// Makes this process not dumpable: its memory holds credentials and output of containers. So it leaves no
 /// core dump, and only a process with CAP_SYS_PTRACE can read its memory. Programs that it executes are not

@@ -1,15 +1,20 @@
-//! Access of processes to the memory of others: by ptrace(2), in /proc, or from a core dump. All three depend
-//! on whether the process is dumpable (prctl(2)).
+//! The memory of the daemon and the logkeeper: who can read it, and whether they keep what a burst of requests took.
+//!
+//! Access of processes to the memory of others, by ptrace(2), in /proc, or from a core dump, depends on whether the process is
+//! dumpable (prctl(2)).
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
+use switchyard_linux::memory;
 use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::prereq::require;
+use tonic::Code;
 
 /// Without this capability, which overrides the mark, root sees of other processes of root what it may.
 const BOUNDED: &str = "--bounding-set=-sys_ptrace";
@@ -80,6 +85,53 @@ fn daemon_and_logkeeper_are_not_dumpable_but_their_children_are() {
     node.daemon().restart();
     assert_eq!(managed("logkeeper"), logkeeper);
     assert_eq!(node.cri().sh(&id, "echo lives"), "lives");
+}
+
+#[test]
+fn memory_that_a_burst_of_requests_took_goes_back_within_a_minute() {
+    /// What may stay, in bytes: connections, and pages of which a part is in use.
+    const KEPT: u64 = 12 << 20;
+    let node = TestNode::start();
+    // Requests that are decoded and then refused: no object makes the difference.
+    let mut config = node.pod_config("burst");
+    config
+        .metadata
+        .as_mut()
+        .expect("it has a name")
+        .name
+        .clear();
+    config.annotations = (0..40_000)
+        .map(|index| (format!("example.com/{index}"), "x".repeat(100)))
+        .collect();
+    let before = anonymous(&node);
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..5 {
+                    let refused = node.cri().run_pod(&config);
+                    let refused = refused.expect_err("a pod has a name");
+                    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+                }
+            });
+        }
+    });
+    let mut after = 0;
+    let is_back = eventually(Duration::from_secs(60), || {
+        after = anonymous(&node);
+        after <= before + KEPT
+    });
+    assert!(is_back, "{before} bytes before, {after} after");
+}
+
+/// The anonymous memory of the daemon and its logkeeper, in bytes.
+fn anonymous(node: &TestNode) -> u64 {
+    let logkeeper = node.root().managed("logkeeper");
+    let logkeeper = logkeeper.expect("the daemon has one").as_raw();
+    let of_process = |pid: i32| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"));
+        memory::of_rollup(&text.expect("it runs"))["Anonymous"]
+    };
+    of_process(node.daemon().pid()) + of_process(logkeeper)
 }
 
 /// The main process of a container.
