@@ -2,8 +2,8 @@
 //!
 //! A large blob of a registry that is far away comes in ranges, of which several are downloaded ahead ([`ahead`]). The first
 //! range, and whatever is missing because the download of a range has failed, is requested like a blob that comes in one
-//! response, with the same retries. A host that refuses ranges, ignores them or limits the rate of requests gets no more of
-//! them in this pull.
+//! response, with the same retries. A host that refuses ranges, ignores them, limits the rate of requests, or serves nothing over
+//! further connections, gets no more of them in this pull.
 
 mod ahead;
 mod download;
@@ -19,6 +19,7 @@ use futures::stream::{self, BoxStream, StreamExt as _};
 use reqwest::{Response, StatusCode};
 
 use super::pull::{Pull, Target};
+use super::range_use::RangeUse;
 use super::skipped::SkippedHosts;
 use crate::transport::{RangeRequest, next_piece};
 use crate::{Descriptor, Error, Hasher, Result};
@@ -221,6 +222,7 @@ impl Blob {
     /// The next piece of the first range that was downloaded ahead; `None` if there is none and the rest of the range has to
     /// be requested.
     async fn next_ahead(&mut self) -> Result<Option<Bytes>> {
+        let had_begun = self.ahead.has_begun();
         match self.ahead.next_piece().await {
             Some(Ok(piece)) => {
                 let piece = self.take(piece)?;
@@ -228,7 +230,8 @@ impl Blob {
                 Ok(piece)
             }
             Some(Err(error)) => {
-                if !download::is_interruption(&error) {
+                // One of which nothing came shows that the host, or what is before it, takes no more connections.
+                if !had_begun || !download::is_interruption(&error) {
                     self.forbid_ranges();
                     if !error.is_transient() {
                         tracing::debug!(what = self.what, %error, "no range of this blob can be downloaded ahead");
@@ -246,11 +249,12 @@ impl Blob {
 
     /// Downloads as many ranges ahead as there may be.
     fn fill_ahead(&mut self) {
-        let shared = self.pull.shared();
         let from = self.body.as_ref().map_or(self.offset, |body| body.end);
-        if from >= self.descriptor.size || !self.pull.range_use().is_allowed() {
+        let is_allowed = self.range_use().is_some_and(RangeUse::is_allowed);
+        if from >= self.descriptor.size || !is_allowed {
             return;
         }
+        let shared = self.pull.shared();
         let config = shared.config.ranges;
         let most = config
             .at_once
@@ -271,10 +275,19 @@ impl Blob {
             .fill(&config, from, (self.descriptor.size, most), start);
     }
 
-    /// From now on nothing of this pull is downloaded in ranges.
+    /// From now on nothing of this pull is downloaded in ranges from the host in use.
     fn forbid_ranges(&mut self) {
-        self.pull.range_use().forbid();
+        if let Some(range_use) = self.range_use() {
+            range_use.forbid();
+        }
         self.ahead.clear();
+    }
+
+    /// What the host in use has answered so far; `None` if there is no host.
+    fn range_use(&self) -> Option<&RangeUse> {
+        let hosts = self.pull.capable(|host| host.pull, &self.what).ok()?;
+        let asked = hosts.get(self.host.min(hosts.len() - 1))?;
+        Some(&asked.range_use)
     }
 
     fn finish(&mut self) -> Result<()> {
@@ -306,7 +319,7 @@ impl Blob {
             return Some(start);
         }
         let shared = self.pull.shared();
-        let range_use = self.pull.range_use();
+        let range_use = self.range_use()?;
         if !range_use.is_allowed() || shared.range_permits.available_permits() == 0 {
             return None;
         }
@@ -355,8 +368,10 @@ impl Blob {
                 Ok(())
             }
             Err(error) if index + 1 < hosts.len() => {
-                self.skipped.add(hosts[index], error);
+                self.skipped.add(&hosts[index].host, error);
                 self.host = index + 1;
+                // What this one may still send ahead says nothing about the next one.
+                self.ahead.clear();
                 Ok(())
             }
             Err(error) if error.is_transient() => {

@@ -35,8 +35,15 @@ struct Inner {
     shared: Arc<Shared>,
     reference: ImageReference,
     credentials: Credentials,
-    hosts: Vec<Host>,
-    range_use: RangeUse,
+    hosts: Vec<PullHost>,
+}
+
+/// A host of a pull.
+#[derive(Debug)]
+pub(super) struct PullHost {
+    pub(super) host: Host,
+    /// What its answers have shown so far: one host may be near and another one far away.
+    pub(super) range_use: RangeUse,
 }
 
 /// An index or manifest that was fetched and checked.
@@ -93,13 +100,16 @@ impl Pull {
         credentials: Credentials,
         hosts: Vec<Host>,
     ) -> Self {
+        let with_use = |host| PullHost {
+            host,
+            range_use: RangeUse::default(),
+        };
         Self {
             inner: Arc::new(Inner {
                 shared,
                 reference,
                 credentials,
-                hosts,
-                range_use: RangeUse::default(),
+                hosts: hosts.into_iter().map(with_use).collect(),
             }),
         }
     }
@@ -111,9 +121,8 @@ impl Pull {
     }
 
     /// The hosts that requests are sent to, in order.
-    #[must_use]
-    pub fn hosts(&self) -> &[Host] {
-        &self.inner.hosts
+    pub fn hosts(&self) -> impl Iterator<Item = &Host> {
+        self.inner.hosts.iter().map(|known| &known.host)
     }
 
     /// Fetches the document that the reference names: by digest from the hosts with the capability `pull`, by
@@ -217,10 +226,6 @@ impl Pull {
         Blob::new(self.clone(), descriptor, offset)
     }
 
-    pub(super) fn range_use(&self) -> &RangeUse {
-        &self.inner.range_use
-    }
-
     pub(super) fn shared(&self) -> &Shared {
         &self.inner.shared
     }
@@ -238,12 +243,12 @@ impl Pull {
         &self,
         needs: impl Fn(Capabilities) -> bool,
         what: &str,
-    ) -> Result<Vec<&Host>> {
-        let hosts: Vec<&Host> = self
+    ) -> Result<Vec<&PullHost>> {
+        let hosts: Vec<&PullHost> = self
             .inner
             .hosts
             .iter()
-            .filter(|host| needs(host.capabilities))
+            .filter(|known| needs(known.host.capabilities))
             .collect();
         if hosts.is_empty() {
             let host = format!(
@@ -296,7 +301,7 @@ impl Pull {
         for mirror in mirrors {
             match self.fetch_from(mirror, target, digest, expected).await {
                 Ok(resolved) => return Ok(resolved),
-                Err(error) => skipped.add(mirror, error),
+                Err(error) => skipped.add(&mirror.host, error),
             }
         }
         let mut failures = 0;
@@ -316,13 +321,13 @@ impl Pull {
     /// One attempt on one host, with everything checked.
     async fn fetch_from(
         &self,
-        host: &Host,
+        asked: &PullHost,
         target: Target<'_>,
         digest: Option<&Digest>,
         expected: Option<&Descriptor>,
     ) -> Result<Resolved> {
         let what = target.what;
-        let reply = self.get(host, target).await?;
+        let reply = self.get(asked, target).await?;
         if reply.response.status() != StatusCode::OK {
             let status = reply.response.status().as_u16();
             return Err(Error::protocol(
@@ -337,7 +342,7 @@ impl Pull {
             .get(CONTENT_TYPE)
             .and_then(|value| value.to_str().ok())
             .map(ToOwned::to_owned);
-        let served_by = host.authority();
+        let served_by = asked.host.authority();
         // Content with a known digest may be quoted in errors; a tag may be redirected to anything that this
         // node can reach.
         let may_quote = digest.is_some() || !reply.redirected_away;
@@ -392,7 +397,8 @@ impl Pull {
 
     /// Sends one request; a response other than 2xx becomes an error. A challenge is answered, and a stale
     /// token is replaced, once.
-    pub(super) async fn get(&self, host: &Host, target: Target<'_>) -> Result<Reply> {
+    pub(super) async fn get(&self, asked: &PullHost, target: Target<'_>) -> Result<Reply> {
+        let PullHost { host, range_use } = asked;
         let Shared {
             config,
             transport,
@@ -421,7 +427,7 @@ impl Pull {
         let known = authorizer.known(request);
         let begun = Instant::now();
         let mut reply = transport.send(host, call(known.clone())).await?;
-        self.range_use().note_latency(begun.elapsed());
+        range_use.note_latency(begun.elapsed());
         if reply.response.status() == StatusCode::UNAUTHORIZED && !reply.redirected_away {
             let challenges = challenges(reply.response.headers());
             if !challenges.is_empty() {
@@ -434,8 +440,8 @@ impl Pull {
         if reply.response.status().is_success() {
             Ok(reply)
         } else {
-            let asked = (target.what, request.has_credentials());
-            Err(status_error(reply, asked, config.idle_timeout).await)
+            let about = (target.what, request.has_credentials());
+            Err(status_error(reply, about, config.idle_timeout).await)
         }
     }
 }

@@ -1,14 +1,14 @@
-//! Whether the blobs of one pull are downloaded in ranges, by what its requests have shown so far.
+//! Whether the blobs of one pull are downloaded in ranges from a host, by what it has answered so far.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What the requests of a pull have shown of its hosts.
+/// What the requests of a pull to one host have shown of it.
 #[derive(Debug)]
 pub(super) struct RangeUse {
     /// The shortest time that a response has taken to begin, in microseconds; `u64::MAX` before the first.
     latency_micros: AtomicU64,
-    /// True if a host has refused ranges, or limits the rate of requests: all else is downloaded in one response each.
+    /// True if the host has refused ranges, or limits the rate of requests: all else comes from it in one response each.
     forbidden: AtomicBool,
 }
 
@@ -42,7 +42,7 @@ impl RangeUse {
         !self.forbidden.load(Ordering::Relaxed)
     }
 
-    /// From now on each blob is requested in one response.
+    /// From now on each blob is requested from this host in one response.
     pub(super) fn forbid(&self) {
         self.forbidden.store(true, Ordering::Relaxed);
     }

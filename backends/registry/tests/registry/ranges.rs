@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use axum::response::Response;
 use bytes::Bytes;
-use switchyard_registry::{Blob, Client, Config, Descriptor, Error, RangeConfig};
+use switchyard_registry::{Blob, Client, Config, Descriptor, Error, Platforms, RangeConfig};
 
-use crate::server::{LAYER, Registry, broken, open, part, quick, read, stuck, text, with_header};
+use crate::server::{
+    LAYER, Registry, broken, certs_d, open, part, quick, read, stuck, text, with_header,
+};
 
 /// Bytes of a range.
 const RANGE: usize = 50_000;
@@ -70,7 +72,7 @@ fn as_part(mut response: Response, bytes: &Bytes, range: Range<usize>) -> Respon
 }
 
 /// Name, behaviour, and the most requests.
-const CASES: [(&str, Misbehaviour, usize); 12] = [
+const CASES: [(&str, Misbehaviour, usize); 14] = [
     ("serves them", |_, _, _| None, 20),
     (
         "ignores them",
@@ -99,6 +101,20 @@ const CASES: [(&str, Misbehaviour, usize); 12] = [
             })
         },
         21,
+    ),
+    (
+        "breaks all connections but the first",
+        |bytes, (start, end), number| {
+            (number > 0).then(|| as_part(broken(end - start, b""), bytes, start..end))
+        },
+        1 + AT_ONCE + 1,
+    ),
+    (
+        "serves the first connection alone",
+        |bytes, (start, end), number| {
+            (number > 0).then(|| as_part(stuck(end - start, b""), bytes, start..end))
+        },
+        1 + AT_ONCE + 1,
     ),
     (
         "falls silent amid the fifth",
@@ -203,7 +219,7 @@ async fn one_response_is_requested_where_ranges_gain_nothing() {
         let pull = open(&Client::new(config), &registry.reference("app:v1")).await;
         let resolved = pull.resolve().await.unwrap();
         let image = pull
-            .image(resolved, &switchyard_registry::Platforms::of_this_machine())
+            .image(resolved, &Platforms::of_this_machine())
             .await
             .unwrap();
         let got = read(pull.blob(&image.manifest.layers[0], 0)).await.unwrap();
@@ -211,6 +227,53 @@ async fn one_response_is_requested_where_ranges_gain_nothing() {
         let asked = ranges(&registry);
         assert!(asked.iter().all(Option::is_none), "{name}: {asked:?}");
         assert_eq!(asked.len(), 2, "{name}: {asked:?}");
+    }
+}
+
+#[tokio::test]
+async fn mirror_that_does_not_have_an_image_says_nothing_about_ranges_of_its_registry() {
+    // The answer of the mirror, which is near.
+    for status in [404, 401, 403, 416, 429, 500, 503] {
+        let mirror = Registry::start().await;
+        mirror.rule(move |_| Some(text(status, "")));
+        let registry = Registry::start().await;
+        let bytes = content();
+        registry.image("v1", &bytes);
+        // Only what is requested in ranges is served at once: the registry is far away.
+        registry.rule(|seen| {
+            if seen.range().is_none() {
+                std::thread::sleep(Duration::from_millis(60));
+            }
+            None
+        });
+        let hosts = format!(
+            "server = \"{}\"\n[host.\"{}\"]",
+            registry.url(),
+            mirror.url()
+        );
+        let (_root, roots) = certs_d("a.example", &hosts);
+        let config = Config {
+            hosts_dirs: roots,
+            ranges: RangeConfig {
+                latency: Duration::from_millis(50),
+                ..config().ranges
+            },
+            ..config()
+        };
+        let reference = "a.example/app:v1".parse().unwrap();
+        let pull = open(&Client::new(config), &reference).await;
+        let resolved = pull.resolve().await.unwrap();
+        let image = pull
+            .image(resolved, &Platforms::of_this_machine())
+            .await
+            .unwrap();
+        let got = read(pull.blob(&image.manifest.layers[0], 0)).await.unwrap();
+        assert!(got == bytes, "{status}");
+        let asked = ranges(&registry);
+        assert!(
+            asked.contains(&Some((0, Some(RANGE)))),
+            "{status}: {asked:?}"
+        );
     }
 }
 

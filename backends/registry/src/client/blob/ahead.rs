@@ -46,6 +46,8 @@ pub(super) struct RangesAhead {
 pub(super) struct RangeAhead {
     /// What the reader has not got yet.
     rest: Range<u64>,
+    /// True if the reader has got some of it.
+    has_begun: bool,
     /// The pieces that have arrived: not more than the range has, so that they need no other bound.
     pieces: mpsc::UnboundedReceiver<Result<Bytes>>,
     _download: AbortOnDropHandle<()>,
@@ -88,6 +90,11 @@ impl RangesAhead {
         self.queue.front().map(|first| first.rest.start)
     }
 
+    /// Returns whether the reader has got some of the first range.
+    pub(super) fn has_begun(&self) -> bool {
+        self.queue.front().is_some_and(|first| first.has_begun)
+    }
+
     /// The offset behind the last range.
     pub(super) fn end(&self) -> Option<u64> {
         self.queue.back().map(|last| last.rest.end)
@@ -123,6 +130,7 @@ impl RangesAhead {
         let piece = first.pieces.recv().await;
         if let Some(Ok(piece)) = &piece {
             first.rest.start = first.rest.start.saturating_add(length(piece));
+            first.has_begun = true;
         }
         if first.rest.is_empty() || !matches!(piece, Some(Ok(_))) {
             self.queue.pop_front();
@@ -143,6 +151,7 @@ impl RangeAhead {
     ) -> Self {
         Self {
             rest: range,
+            has_begun: false,
             pieces,
             _download: download,
             _permit: permit,

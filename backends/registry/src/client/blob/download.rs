@@ -64,7 +64,7 @@ impl RangeDownload {
     /// Sends the pieces of the range, and not more. A response that ends too early is no error here: the reader sees it.
     async fn run(&self) -> Result<()> {
         let hosts = self.pull.capable(|host| host.pull, &self.what)?;
-        let host = hosts[self.host.min(hosts.len() - 1)];
+        let asked = hosts[self.host.min(hosts.len() - 1)];
         let target = Target {
             path: &self.path,
             what: &self.what,
@@ -76,7 +76,7 @@ impl RangeDownload {
             },
             has_digest: true,
         };
-        let reply = self.pull.get(host, target).await?;
+        let reply = self.pull.get(asked, target).await?;
         let (mut response, host) = (reply.response, reply.host);
         if response.status() != StatusCode::PARTIAL_CONTENT {
             let reason = format!(
