@@ -41,7 +41,8 @@ pub struct LinkShape {
 #[derive(Debug)]
 pub struct FarLink {
     address: SocketAddr,
-    _runtime: Runtime,
+    /// `Some` until it is dropped.
+    runtime: Option<Runtime>,
 }
 
 /// One direction of the link.
@@ -87,7 +88,7 @@ impl FarLink {
         drop(entered);
         Ok(Self {
             address,
-            _runtime: runtime,
+            runtime: Some(runtime),
         })
     }
 
@@ -95,6 +96,15 @@ impl FarLink {
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
+    }
+}
+
+impl Drop for FarLink {
+    /// Does not wait, as may not be done where futures are polled.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 
