@@ -3,6 +3,7 @@
 mod blob;
 mod pull;
 mod range_use;
+mod request;
 mod skipped;
 
 use std::collections::BTreeMap;

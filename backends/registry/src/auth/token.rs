@@ -39,6 +39,8 @@ const CLIENT_ID: &str = "switchyard";
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'a> {
     pub(crate) host: &'a Host,
+    /// The target of its redirect, if it is that which wants a token.
+    pub(crate) led_to: Option<&'a Url>,
     pub(crate) repository: &'a str,
     /// [`Credentials::Anonymous`] for hosts that must not get any.
     pub(crate) credentials: &'a Credentials,
@@ -175,12 +177,15 @@ impl Authorizer {
         if refused == Some(&header) {
             return Err(unauthorized("what was sent is not accepted"));
         }
-        insert_bounded(
-            &mut lock(&self.challenges),
-            ChallengeKey::of(request),
-            challenge.clone(),
-            |_| true,
-        );
+        // That of a redirect's target is not the host's, which is asked first.
+        if request.led_to.is_none() {
+            insert_bounded(
+                &mut lock(&self.challenges),
+                ChallengeKey::of(request),
+                challenge.clone(),
+                |_| true,
+            );
+        }
         Ok(header)
     }
 
@@ -289,8 +294,12 @@ fn realm(request: Request<'_>, realm: &str) -> Result<Url> {
                 format!("{host} names a token service that is no http URL"),
             )
         })?;
-    let must_be_tls =
-        request.host.base.scheme() == "https" && request.host.plain_http == PlainHttp::Never;
+    let must_be_tls = match request.led_to {
+        Some(target) => target.scheme() == "https",
+        None => {
+            request.host.base.scheme() == "https" && request.host.plain_http == PlainHttp::Never
+        }
+    };
     if must_be_tls && url.scheme() == "http" {
         return Err(Error::protocol(
             request.what,

@@ -1,26 +1,22 @@
-//! One image being pulled: hosts in order, each request with its authorization and bounded retries.
+//! One image being pulled: hosts in order, with bounded retries.
 
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use reqwest::StatusCode;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, WWW_AUTHENTICATE};
+use reqwest::header::CONTENT_TYPE;
 use switchyard_core::image::ImageReference;
-use tokio::time::Instant;
 
 use super::Shared;
 use super::blob::Blob;
 use super::range_use::RangeUse;
 use super::skipped::SkippedHosts;
-use crate::auth::Request;
-use crate::transport::{Call, RangeRequest, Reply, in_time, read_limited, status_error};
+use crate::transport::{RangeRequest, Reply, in_time, read_limited};
 use crate::{
-    AuthChallenge, Capabilities, Credentials, Descriptor, Digest, Error, Host, ImageConfig,
-    ImageManifest, Manifest, MediaType, Platform, Platforms, Result,
+    Capabilities, Credentials, Descriptor, Digest, Error, Host, ImageConfig, ImageManifest,
+    Manifest, MediaType, Platform, Platforms, Result,
 };
 
-/// The most headers with challenges that are parsed.
-const MAX_CHALLENGE_HEADERS: usize = 16;
 /// The most levels of nested indexes that are followed.
 const MAX_DEPTH: usize = 4;
 
@@ -226,6 +222,10 @@ impl Pull {
         Blob::new(self.clone(), descriptor, offset)
     }
 
+    pub(super) fn credentials(&self) -> &Credentials {
+        &self.inner.credentials
+    }
+
     pub(super) fn shared(&self) -> &Shared {
         &self.inner.shared
     }
@@ -394,56 +394,6 @@ impl Pull {
             host: served_by,
         })
     }
-
-    /// Sends one request; a response other than 2xx becomes an error. A challenge is answered, and a stale
-    /// token is replaced, once.
-    pub(super) async fn get(&self, asked: &PullHost, target: Target<'_>) -> Result<Reply> {
-        let PullHost { host, range_use } = asked;
-        let Shared {
-            config,
-            transport,
-            authorizer,
-            hosts_thread: _,
-            range_permits: _,
-        } = self.shared();
-        let anonymous = Credentials::Anonymous;
-        let request = Request {
-            host,
-            repository: self.inner.reference.repository(),
-            credentials: if config.sends_credentials(host, &self.inner.reference) {
-                &self.inner.credentials
-            } else {
-                &anonymous
-            },
-            what: target.what,
-        };
-        let call = |authorization| Call {
-            accept: target.accept,
-            authorization,
-            range: target.range,
-            has_digest: target.has_digest,
-            ..Call::get(host.url(target.path), target.what)
-        };
-        let known = authorizer.known(request);
-        let begun = Instant::now();
-        let mut reply = transport.send(host, call(known.clone())).await?;
-        range_use.note_latency(begun.elapsed());
-        if reply.response.status() == StatusCode::UNAUTHORIZED && !reply.redirected_away {
-            let challenges = challenges(reply.response.headers());
-            if !challenges.is_empty() {
-                let answer = authorizer
-                    .answer(transport, request, &challenges, known.as_ref())
-                    .await?;
-                reply = transport.send(host, call(Some(answer))).await?;
-            }
-        }
-        if reply.response.status().is_success() {
-            Ok(reply)
-        } else {
-            let about = (target.what, request.has_credentials());
-            Err(status_error(reply, about, config.idle_timeout).await)
-        }
-    }
 }
 
 /// The error of a parser without quotes of the document.
@@ -465,17 +415,6 @@ fn without_quotes(error: Error) -> Error {
         return Error::protocol(what, format!("what is {hidden} is no valid manifest"));
     }
     error
-}
-
-fn challenges(headers: &HeaderMap) -> Vec<AuthChallenge> {
-    let values = headers
-        .get_all(WWW_AUTHENTICATE)
-        .iter()
-        .filter_map(|value| value.to_str().ok());
-    values
-        .take(MAX_CHALLENGE_HEADERS)
-        .flat_map(AuthChallenge::parse)
-        .collect()
 }
 
 /// The digest in the header, which is optional.

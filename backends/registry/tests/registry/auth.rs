@@ -324,7 +324,7 @@ async fn redirects_to_another_host_carry_no_credentials_and_no_headers() {
 }
 
 #[tokio::test]
-async fn challenges_of_redirect_targets_are_not_answered() {
+async fn redirect_target_gets_no_credentials_however_it_asks() {
     let registry = Registry::start().await;
     let thief = Registry::start().await;
     let url = thief.url();
@@ -342,8 +342,19 @@ async fn challenges_of_redirect_targets_are_not_answered() {
         matches!(&error, Error::Unauthorized { host, .. } if *host == thief.authority()),
         "{error:?}"
     );
-    let [seen] = thief.seen().try_into().unwrap();
-    assert_eq!(seen.header("authorization"), None);
+    let sent = thief.seen();
+    assert!(
+        sent.iter()
+            .all(|seen| seen.header("authorization").is_none())
+    );
+    // It was asked for a token, as one for anybody.
+    let paths: Vec<&str> = sent.iter().map(Seen::path).collect();
+    assert_eq!(paths, ["/x", "/token"]);
+    assert!(
+        matches!(&error, Error::Unauthorized { given: false, .. }),
+        "{error:?}"
+    );
+    assert!(!sent[1].uri.to_string().contains("user"), "{sent:?}");
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use switchyard_registry::{Credentials, Error, Platform, Platforms};
 
 use crate::server::{
-    CONFIG, INDEX, LAYER, MANIFEST, Registry, client, open, read, resolve, text, wire,
+    CONFIG, INDEX, LAYER, MANIFEST, Registry, client, open, read, resolve, text, wire, with_header,
 };
 
 const FOREIGN: &str = "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip";
@@ -109,4 +109,104 @@ async fn layer_that_the_registry_may_not_distribute_is_asked_of_nobody_else() {
         "{error:?}"
     );
     assert!(elsewhere.seen().is_empty());
+}
+
+/// A registry that leads to this one, whose images anybody may pull who has a token of its service. That answers so.
+async fn other_name_of(registry: &Registry, status: u16, service: (u16, &'static str)) -> Registry {
+    let challenge = format!(
+        r#"Bearer realm="{}/token",service="reg",scope="repository:app:pull""#,
+        registry.url()
+    );
+    registry.rule(move |seen| {
+        if seen.path() == "/token" {
+            Some(text(service.0, service.1))
+        } else if seen.header("authorization") == Some("Bearer granted") {
+            None
+        } else {
+            Some(with_header(401, "www-authenticate", &challenge))
+        }
+    });
+    let other = Registry::start().await;
+    let url = registry.url();
+    other.rule(move |seen| {
+        let location = format!("{url}{}", seen.path());
+        Some(with_header(status, "location", &location))
+    });
+    other
+}
+
+#[tokio::test]
+async fn registry_may_be_another_name_of_one_that_wants_a_token() {
+    let user = Credentials::Basic {
+        username: "user".into(),
+        password: "pass".into(),
+    };
+    let token = Credentials::IdentityToken("secret".into());
+    for (status, credentials) in [
+        (307, Credentials::Anonymous),
+        (301, Credentials::Anonymous),
+        (302, user.clone()),
+        (308, user),
+        (307, token),
+    ] {
+        let registry = Registry::start().await;
+        registry.image("v1", b"layer");
+        let granted = (200, r#"{"token":"granted","expires_in":300}"#);
+        let other = other_name_of(&registry, status, granted).await;
+        let pull = client()
+            .open(&other.reference("app:v1"), credentials)
+            .await
+            .unwrap();
+        let resolved = pull.resolve().await.unwrap();
+        let image = pull
+            .image(resolved, &Platforms::of_this_machine())
+            .await
+            .unwrap();
+        let layer = read(pull.blob(&image.manifest.layers[0], 0)).await;
+        assert_eq!(layer.unwrap(), b"layer", "{status}");
+        let seen = registry.seen();
+        let is_token = |path: &str| path == "/token";
+        let tokens = seen.iter().filter(|seen| is_token(seen.path())).count();
+        assert_eq!(tokens, 1, "{status}: the token is kept");
+        for request in seen {
+            let sent = request.header("authorization");
+            assert!(matches!(sent, None | Some("Bearer granted")), "{request:?}");
+            assert!(!request.uri.to_string().contains("user"), "{request:?}");
+        }
+        // The other name gets no token that is not its own.
+        let sent = other.seen();
+        assert!(
+            sent.iter()
+                .all(|seen| seen.header("authorization").is_none())
+        );
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_shown_of_the_token_service_of_another_registry() {
+    let secret = r#"{"errors":[{"message":"AKIASECRET"}],"token":"AKIASECRET"}"#;
+    for (status, body, is_transient) in [
+        (200, secret, false),
+        (200, "AKIASECRET", false),
+        (401, secret, false),
+        (403, secret, false),
+        (404, secret, false),
+        (429, secret, true),
+        (503, secret, true),
+    ] {
+        let registry = Registry::start().await;
+        registry.image("v1", b"layer");
+        let other = other_name_of(&registry, 307, (status, body)).await;
+        let error = resolve(&other.reference("app:v1"), Credentials::Anonymous)
+            .await
+            .unwrap_err();
+        let told = format!("{error} {error:?}");
+        assert!(!told.contains("AKIASECRET"), "{status}: {told}");
+        assert!(told.contains(&registry.authority()), "{status}: {told}");
+        assert_eq!(error.is_transient(), is_transient, "{status}: {told}");
+        assert!(
+            is_transient || matches!(error, Error::Unauthorized { .. }),
+            "{told}"
+        );
+    }
 }
