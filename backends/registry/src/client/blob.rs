@@ -47,6 +47,8 @@ pub struct Blob {
     host: usize,
     /// Those before it, until it has sent something.
     skipped: SkippedHosts,
+    /// True if the last host refuses to send the rest alone: it is asked for all.
+    whole: bool,
     failures: u32,
     /// The offset of the last failure.
     failed_at: u64,
@@ -87,6 +89,7 @@ impl Blob {
             ahead: RangesAhead::default(),
             host: 0,
             skipped: SkippedHosts::default(),
+            whole: false,
             failures: 0,
             failed_at: offset,
             finished: false,
@@ -339,7 +342,7 @@ impl Blob {
             what: &self.what,
             accept: None,
             range: RangeRequest {
-                from: self.offset,
+                from: if self.whole { 0 } else { self.offset },
                 to,
                 own_connection: false,
             },
@@ -374,6 +377,12 @@ impl Blob {
                 self.ahead.clear();
                 Ok(())
             }
+            // As by stores behind a registry that do not resume: the bytes that are known already are skipped.
+            Err(error @ Error::Protocol { .. }) if self.offset > 0 && !self.whole => {
+                tracing::debug!(what = self.what, %error, "the rest is refused, requesting the whole blob");
+                self.whole = true;
+                Ok(())
+            }
             Err(error) if error.is_transient() => {
                 let waited = self.fail(error).await;
                 waited.map_err(|last| self.told(last))
@@ -399,7 +408,7 @@ impl Blob {
                 end = to.filter(|to| sent.end <= *to).unwrap_or(size);
                 0
             }
-            // The host ignores ranges: the bytes that are known already are skipped.
+            // The host ignores ranges, or was asked for none: the bytes that are known already are skipped.
             StatusCode::OK => {
                 if let Some(length) = length.filter(|length| *length != size) {
                     return Err(self.size_mismatch(length));

@@ -278,6 +278,41 @@ async fn mirror_that_does_not_have_an_image_says_nothing_about_ranges_of_its_reg
 }
 
 #[tokio::test]
+async fn rest_of_a_blob_comes_with_its_beginning_if_it_is_refused_alone() {
+    let config = Config {
+        ranges: RangeConfig {
+            at_once: 1,
+            ..config().ranges
+        },
+        ..config()
+    };
+    for (status, offset) in [(416, 0), (400, 0), (405, 0), (416, 4000), (406, SIZE - 1)] {
+        let registry = Registry::start().await;
+        let bytes = content();
+        let layer = registry.blob(LAYER, &bytes);
+        let first = bytes.slice(..RANGE);
+        if offset == 0 {
+            registry.first(1, |_| true, move |_| broken(SIZE, &first));
+        }
+        registry.rule(move |seen| seen.range().is_some().then(|| text(status, "")));
+        let got = fetch(&registry, config.clone(), (&layer, offset)).await;
+        assert!(got.unwrap() == bytes[offset..], "{status}, {offset}");
+        let asked = ranges(&registry);
+        // Once for the rest, and then for all.
+        let refused = asked.iter().filter(|range| range.is_some()).count();
+        assert_eq!(refused, 1, "{status}, {offset}: {asked:?}");
+        assert_eq!(asked.last(), Some(&None), "{status}, {offset}");
+    }
+    // What is refused altogether is not asked for again and again.
+    let registry = Registry::start().await;
+    let layer = registry.blob(LAYER, &content());
+    registry.rule(|_| Some(text(416, "")));
+    let error = fetch(&registry, config, (&layer, 4000)).await.unwrap_err();
+    assert!(matches!(error, Error::Protocol { .. }), "{error:?}");
+    assert_eq!(ranges(&registry), [Some((4000, None)), None]);
+}
+
+#[tokio::test]
 async fn wrong_bytes_in_a_range_are_detected() {
     let registry = Registry::start().await;
     let bytes = content();
