@@ -5,8 +5,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 
 use switchyard_proto::cri::v1::{
-    Capability, CdiDevice, ContainerConfig, ContainerMetadata, IdMapping, Int64Value, Mount, NamespaceMode,
-    StatusRequest, UserNamespace,
+    Capability, CdiDevice, ContainerConfig, ContainerMetadata, IdMapping, Int64Value, Mount,
+    NamespaceMode, StatusRequest, UserNamespace,
 };
 use switchyard_proto::cri::v1alpha2 as old;
 use switchyard_tests::cri::{context, image_spec, namespaces};

@@ -228,13 +228,16 @@ fn what_a_node_leaves_out_has_a_default() {
     }
 }
 
-#[test]
-fn allocate_response_with_bad_paths_or_size_is_rejected() {
-    let mount = |host: &str, inside: &str| v1beta1::Mount {
+fn mount(host: &str, inside: &str) -> v1beta1::Mount {
+    v1beta1::Mount {
         container_path: inside.to_owned(),
         host_path: host.to_owned(),
         read_only: false,
-    };
+    }
+}
+
+#[test]
+fn allocate_response_with_bad_paths_or_permissions_is_rejected() {
     let node = |host: &str, inside: &str, permissions: &str| v1beta1::DeviceSpec {
         container_path: inside.to_owned(),
         host_path: host.to_owned(),
@@ -275,6 +278,10 @@ fn allocate_response_with_bad_paths_or_size_is_rejected() {
             answer.devices.push(node("/dev/a", "/dev/a", bad))
         });
     }
+}
+
+#[test]
+fn allocate_response_with_bad_names_or_size_is_rejected() {
     for bad in ["", "A=B", "A B", "A\0", "Ä", &"X".repeat(300)] {
         check_refused("envs", |answer| {
             drop(answer.envs.insert(bad.to_owned(), String::new()))
