@@ -28,7 +28,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::exec::{LeftOutput, Unended};
-use crate::image::Images;
+use crate::image::{Images, LocalImage};
 use crate::program::{Command, Program, Run};
 use crate::task_streams::TaskStreams;
 use crate::users::resolve;
@@ -328,16 +328,7 @@ impl State {
                 "sandbox {sandbox} is stopped"
             )));
         }
-        let local = self
-            .images
-            .find(&spec.image)
-            .filter(|local| local.describe().is_open_to(spec.meta.owner))
-            .ok_or_else(|| {
-                Error::not_found(format!(
-                    "image {:?} is not on this node: pull it first",
-                    spec.image
-                ))
-            })?;
+        let local = self.image_of(spec)?;
         spec.resources.check_memory()?;
         if spec.init && spec.pid != PidMode::Private {
             return Err(Error::invalid(
@@ -456,6 +447,19 @@ impl State {
                 Ok(())
             }
         }
+    }
+
+    /// The image of a new task, which its owner may use.
+    fn image_of(&self, spec: &TaskSpec) -> Result<&LocalImage> {
+        self.images
+            .find(&spec.image)
+            .filter(|local| local.describe().is_open_to(spec.meta.owner))
+            .ok_or_else(|| {
+                Error::not_found(format!(
+                    "image {:?} is not on this node: pull it first",
+                    spec.image
+                ))
+            })
     }
 
     /// The image that a mount shows, if the node has it.

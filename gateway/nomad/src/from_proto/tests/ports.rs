@@ -280,16 +280,37 @@ fn legacy_jobs_publish_all_ports_by_port_map() {
     );
 }
 
+/// The claims of a port of the node for both protocols.
+fn claim(port: u16, ip: &str) -> [HostPort; 2] {
+    [Protocol::Tcp, Protocol::Udp].map(|protocol| HostPort {
+        protocol,
+        port,
+        ip: ip.parse().ok(),
+    })
+}
+
+/// The ports of the node that a task claims.
+fn claims(task: &nomad::TaskConfig) -> Vec<HostPort> {
+    let sandbox = plan(task, &session(PluginConfig::default()))
+        .unwrap()
+        .sandbox;
+    let HostPorts { group, mut ports } = sandbox.host_ports;
+    // Only of ports that are forwarded to it is the task the only one in its allocation.
+    let is_forwarded = matches!(sandbox.network, SandboxNetwork::Pod(_));
+    let expected = HostPorts::new(task.alloc_id.clone(), [], "").unwrap();
+    let expected = if is_forwarded {
+        expected.forwarded_to(&task.name)
+    } else {
+        expected
+    };
+    assert_eq!(group, expected.group);
+    ports.sort_by_key(|port| (port.port, port.protocol));
+    ports
+}
+
 #[test]
 fn task_claims_its_host_ports_in_every_network_mode() {
     use nomad::network_isolation_spec::NetworkIsolationMode as Mode;
-    let claim = |port, ip: &str| {
-        [Protocol::Tcp, Protocol::Udp].map(|protocol| HostPort {
-            protocol,
-            port,
-            ip: ip.parse().ok(),
-        })
-    };
     let given = [
         ("http", 20000, 8080, "192.168.1.2"),
         ("any", 20001, 0, ""),
@@ -303,23 +324,6 @@ fn task_claims_its_host_ports_in_every_network_mode() {
             ..with_ports(entries, &given)
         }
     };
-    let claims = |task: &nomad::TaskConfig| {
-        let sandbox = plan(task, &session(PluginConfig::default()))
-            .unwrap()
-            .sandbox;
-        let HostPorts { group, mut ports } = sandbox.host_ports;
-        // Only of ports that are forwarded to it is the task the only one in its allocation.
-        let is_forwarded = matches!(sandbox.network, SandboxNetwork::Pod(_));
-        let expected = HostPorts::new(task.alloc_id.clone(), [], "").unwrap();
-        let expected = if is_forwarded {
-            expected.forwarded_to(&task.name)
-        } else {
-            expected
-        };
-        assert_eq!(group, expected.group);
-        ports.sort_by_key(|port| (port.port, port.protocol));
-        ports
-    };
     let http = claim(20000, "192.168.1.2");
     let all = [http, claim(20001, "")].concat();
     assert_eq!(claims(&with("bridge", None)), http, "what is published");
@@ -329,6 +333,10 @@ fn task_claims_its_host_ports_in_every_network_mode() {
         all
     );
     assert_eq!(claims(&with("none", None)), [], "nothing leads to it");
+}
+
+#[test]
+fn task_claims_the_ports_that_older_agents_name_by_networks() {
     let port = |label: &str, value| nomad::NetworkPort {
         label: label.to_owned(),
         value,
