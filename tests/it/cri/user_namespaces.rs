@@ -215,6 +215,13 @@ fn user_namespace_goes_with_the_hosts_network() {
             format!("0\n 0 {ROOT} 65536\n{}\n1\n1\nrefused", host.display()),
             "{name}"
         );
+        // The files of the sandbox are those of its root; the interfaces of the host belong to nobody inside.
+        let files = "stat -c %u /etc/hosts /etc/hostname /etc/resolv.conf /sys; ip link set lo mtu 1400 2>/dev/null || echo refused";
+        assert_eq!(
+            node.cri().sh(&id, files),
+            "0\n0\n0\n65534\nrefused",
+            "{name}"
+        );
     }
 }
 

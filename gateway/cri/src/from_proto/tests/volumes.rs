@@ -170,6 +170,7 @@ fn user_namespace_requires_pod_namespaces_apart_from_the_network() {
         (|o| o.pid = 2) as fn(&mut cri::NamespaceOption),
         |o| o.ipc = 2,
         |o| (o.network, o.ipc) = (2, 2),
+        |o| (o.network, o.pid) = (2, 2),
     ] {
         let mut config = mapped_pod();
         change(pod_context(&mut config).namespace_options.as_mut().unwrap());

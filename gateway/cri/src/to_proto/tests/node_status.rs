@@ -89,6 +89,27 @@ fn default_handler_is_also_listed_with_empty_name() {
 }
 
 #[test]
+fn user_namespaces_go_with_the_network_of_the_host_if_a_handler_has_any() {
+    let cases: [&[bool]; 4] = [&[], &[false], &[true], &[false, true]];
+    for handlers in cases {
+        let listed: Vec<_> = handlers
+            .iter()
+            .map(|&user_namespaces| Handler {
+                name: "x".into(),
+                recursive_readonly_mounts: false,
+                user_namespaces,
+            })
+            .collect();
+        let features = status(&backend(), true, &listed).features;
+        assert_eq!(
+            features.expect("it is set").user_namespaces_host_network,
+            handlers.contains(&true),
+            "{handlers:?}"
+        );
+    }
+}
+
+#[test]
 fn verbose_info_has_backend_facts() {
     let info = status_info(&backend(), &[]);
     let config: serde_json::Value = serde_json::from_str(&info["config"]).expect("it is JSON");
