@@ -62,5 +62,5 @@ pub use input::{
     SandboxUsers,
 };
 pub use questions::Questions;
-pub use resolved::{ImageVolume, ResolvedMount, ResolvedSource, Staging};
+pub use resolved::{DEVICE_MOUNT, ImageVolume, ResolvedMount, ResolvedSource, Staging};
 pub use user::ResolvedUser;

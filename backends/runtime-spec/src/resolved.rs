@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use switchyard_core::spec::Mount;
 
+/// The beginning of the names that mounts of CDI devices have in the staging directory.
+pub const DEVICE_MOUNT: &str = "cdi-";
+
 /// A mount that a task requests, and where its source is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResolvedMount {

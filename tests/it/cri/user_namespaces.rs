@@ -67,7 +67,8 @@ fn user_namespace_root_is_unprivileged_on_the_host() {
     fs::write(dir.join("of-root"), "").expect("the root can be written");
     let device = format!(
         "cdiVersion: 0.7.0\nkind: vendor.example/users\ndevices:\n- name: 0\n  containerEdits:\n    mounts:\n\
-         \x20   - {{hostPath: {}, containerPath: /device, options: [bind, ro]}}\n",
+         \x20   - {{hostPath: {}, containerPath: /device, options: [bind, ro]}}\n\
+         \x20   - {{hostPath: /sys/kernel/mm, containerPath: /device-sys, options: [bind, ro, nosuid, nodev, noexec]}}\n",
         dir.display()
     );
     fs::create_dir_all(node.root().cdi()).expect("the root can be written");
@@ -95,13 +96,13 @@ fn user_namespace_root_is_unprivileged_on_the_host() {
         sh("tr -s ' ' < /proc/self/uid_map; id -u; id -g").trim(),
         format!("0 {ROOT} 65536\n0\n0")
     );
-    // The image, the sandbox's files, the idmapped mount and that of the CDI device belong to root; the other mount
-    // belongs to nobody (65534).
+    // The image, the sandbox's files, the idmapped mount and that of the CDI device belong to root; the other mount,
+    // and what the device has of a file system that maps no ids, belong to nobody (65534).
     assert_eq!(
         sh(
-            "stat -c %u / /bin/busybox /etc/hosts /etc/hostname /etc/resolv.conf /dev/shm /mapped/of-root /device/of-root /plain/of-root"
+            "stat -c %u / /bin/busybox /etc/hosts /etc/hostname /etc/resolv.conf /dev/shm /mapped/of-root /device/of-root /plain/of-root /device-sys"
         ),
-        "0\n0\n0\n0\n0\n0\n0\n0\n65534"
+        "0\n0\n0\n0\n0\n0\n0\n0\n65534\n65534"
     );
     sh(
         "touch /new /mapped/new /dev/shm/new; chown 33:33 /mapped/new; hostname changed; ip link set lo mtu 1400",

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use switchyard_core::id::TaskId;
-use switchyard_runtime_spec::{ResolvedSource, Staging};
+use switchyard_runtime_spec::{DEVICE_MOUNT, ResolvedSource, Staging};
 
 /// Something that is mounted below a task's staging directory for the runtime.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,6 +111,11 @@ impl StagedRecord {
             Self::Path { .. } | Self::Beneath { .. } => true,
             Self::Image { .. } => false,
         }
+    }
+
+    /// Returns whether a CDI device asks for it, and not the task itself.
+    pub(crate) fn is_of_device(&self) -> bool {
+        matches!(self, Self::Path { at, .. } if at.starts_with(DEVICE_MOUNT))
     }
 
     /// Its name in the staging directory and its path on the host; `None` for an image, whose files have none.

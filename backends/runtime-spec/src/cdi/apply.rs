@@ -9,7 +9,7 @@ use switchyard_core::{Error, Result};
 
 use super::edits::{CdiDeviceNode, CdiHook, CdiMount, Edits};
 use crate::host_fs::{DeviceInfo, HostFs, HostNode};
-use crate::resolved::{ResolvedSource, Staging};
+use crate::resolved::{DEVICE_MOUNT, ResolvedSource, Staging};
 use crate::{oci, text};
 
 /// The mode of a device node if the file gives none.
@@ -114,7 +114,7 @@ fn staged(mounts: &mut [oci::Mount], stage: &Path) -> Vec<ResolvedSource> {
     let mut staged = Vec::new();
     let binds = mounts.iter_mut().filter(|mount| is_bind(&mount.options));
     for (number, mount) in binds.enumerate() {
-        let name = format!("cdi-{number}");
+        let name = format!("{DEVICE_MOUNT}{number}");
         let path = stage.join(&name);
         let source = std::mem::replace(&mut mount.source, path.display().to_string());
         // The staged mount has them mapped already.

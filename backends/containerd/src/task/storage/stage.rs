@@ -257,7 +257,12 @@ fn mount_staged(
             } else {
                 std::fs::write(&target, []).map_err(|fault| io_error("write", &target, fault))?;
             }
-            userns::idmap_mount(users, source, &target)
+            match userns::idmap_mount(users, source, &target) {
+                // As on containerd, which maps the ids of no device's mounts: they are to be read, and vendors have
+                // sockets on file systems whose ids not every kernel maps.
+                Err(_) if record.is_of_device() => bind_mount(source, &target),
+                mounted => mounted,
+            }
         }
         StagedRecord::Beneath {
             at,
@@ -292,6 +297,76 @@ fn mount_staged(
     }
 }
 
+fn bind_mount(source: &Path, target: &Path) -> Result<()> {
+    let mount = Mount {
+        r#type: "bind".to_owned(),
+        source: source.display().to_string(),
+        options: vec!["rbind".to_owned()],
+        ..Mount::default()
+    };
+    mount_all(&[mount], target)
+}
+
 fn make_dir(dir: &Path) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(|fault| io_error("make directory", dir, fault))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use switchyard_core::spec::{IdMap, IdRange, UserNamespace};
+    use switchyard_namespaces::mounts;
+
+    use super::*;
+
+    #[test]
+    fn what_devices_mount_need_not_have_mapped_ids() {
+        let root = tempfile::tempdir().unwrap();
+        let (dir, file) = (root.path().join("dir"), root.path().join("file"));
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("inside"), "x").unwrap();
+        fs::write(&file, "x").unwrap();
+        let ids = IdMap::new(vec![IdRange {
+            inside: 0,
+            host: 100_000,
+            length: 65_536,
+        }])
+        .unwrap();
+        // The kernel maps no ids by the first user namespace, whatever the file system is.
+        let users = SandboxUsers {
+            path: "/proc/self/ns/user".into(),
+            map: UserNamespace {
+                uids: ids.clone(),
+                gids: ids,
+            },
+        };
+        let stage = root.path().join("stage");
+        fs::create_dir(&stage).unwrap();
+        for (at, source, is_mounted) in [
+            ("cdi-0", dir.clone(), true),
+            ("cdi-1", file.clone(), true),
+            ("cdi-2", root.path().join("missing"), false),
+            ("0", dir.clone(), false),
+            ("1", file.clone(), false),
+            ("volume-0", dir, false),
+        ] {
+            let record = StagedRecord::Path {
+                at: at.to_owned(),
+                source,
+            };
+            let (opened, views) = (HashMap::new(), HashMap::new());
+            let staged = mount_staged(&record, &opened, &views, Some(&users), &stage);
+            assert_eq!(staged.is_ok(), is_mounted, "{at}: {staged:?}");
+        }
+        let read = |place: &str| fs::read_to_string(stage.join(place));
+        let found = (read("cdi-0/inside"), read("cdi-1"));
+        let points = mounts::mount_points_under(&stage).unwrap();
+        mounts::unmount_tree(&stage).unwrap();
+        assert_eq!(
+            (found.0.unwrap(), found.1.unwrap()),
+            ("x".into(), "x".into())
+        );
+        assert_eq!(points.len(), 2, "{points:?}");
+    }
 }
