@@ -180,6 +180,14 @@ impl Edits {
                     node.path
                 ));
             }
+            // Runtimes take -1 for all numbers.
+            if [node.major, node.minor]
+                .into_iter()
+                .flatten()
+                .any(|number| number < 0)
+            {
+                return Err(format!("device node {} has a negative number", node.path));
+            }
         }
         for hook in &self.hooks {
             if !HOOKS.contains(&hook.hook_name.as_str()) || !hook.path.starts_with('/') {

@@ -258,8 +258,8 @@ fn mount_staged(
                 std::fs::write(&target, []).map_err(|fault| io_error("write", &target, fault))?;
             }
             match userns::idmap_mount(users, source, &target) {
-                // As on containerd, which maps the ids of no device's mounts: they are to be read, and vendors have
-                // sockets on file systems whose ids not every kernel maps.
+                // What a device has is for all to read, and may be on a file system whose ids this kernel cannot map, such
+                // as a socket below /run.
                 Err(_) if record.is_of_device() => bind_mount(source, &target),
                 mounted => mounted,
             }
