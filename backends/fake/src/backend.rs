@@ -107,10 +107,13 @@ impl SandboxBackend for Fake {
         ports: &'a [HostPort],
     ) -> BoxFuture<'a, Result<Option<OccupiedPort>>> {
         Box::pin(async move {
-            let listeners = self.world.lock().listeners.clone();
-            let is_wanted =
-                |held: &&OccupiedPort| ports.iter().any(|port| port.overlaps(&held.port));
-            Ok(listeners.iter().find(is_wanted).cloned())
+            let find = || {
+                let listeners = self.world.lock().listeners.clone();
+                let is_wanted =
+                    |held: &&OccupiedPort| ports.iter().any(|port| port.overlaps(&held.port));
+                Ok(listeners.iter().find(is_wanted).cloned())
+            };
+            self.session.act(Method::FindListener, "", find).await
         })
     }
 

@@ -18,6 +18,8 @@ pub enum Method {
     Recover,
     /// [`SandboxBackend::create_sandbox`](switchyard_core::backend::SandboxBackend::create_sandbox).
     CreateSandbox,
+    /// [`SandboxBackend::find_listener`](switchyard_core::backend::SandboxBackend::find_listener).
+    FindListener,
     /// [`SandboxBackend::wait_network_released`](switchyard_core::backend::SandboxBackend::wait_network_released).
     NetworkReleased,
     /// [`SandboxBackend::stop_sandbox`](switchyard_core::backend::SandboxBackend::stop_sandbox).
@@ -192,6 +194,7 @@ impl Method {
             | Self::ListImages
             | Self::RemoveImage
             | Self::ImageUsage
+            | Self::FindListener
             | Self::NetworkReleased => false,
         }
     }

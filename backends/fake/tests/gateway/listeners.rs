@@ -10,6 +10,7 @@ use switchyard_core::spec::{
     HostPort, HostPorts, PodNetwork, PortMapping, Protocol, SandboxNetwork, SandboxSpec,
 };
 use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_fake::Method;
 
 use crate::node::{FakeNode, limits};
 
@@ -97,6 +98,36 @@ async fn port_of_a_listening_program_is_refused_but_to_a_pod() {
             .await
             .unwrap();
     }
+}
+
+#[tokio::test]
+async fn rollback_of_a_failed_start_leaves_the_ports_to_a_start_that_looks_for_listeners() {
+    let node = FakeNode::new().await;
+    let pod = || forwarding(Owner::Kubernetes, "pod", &[80]);
+    let scope = node.gateway.scope(Owner::Kubernetes);
+    let id = scope.sandboxes().create(pod()).await.unwrap().id;
+    scope.sandboxes().stop(&id.to_string()).await.unwrap();
+    let left = node.fake.hold(Method::NetworkReleased);
+    node.fake
+        .fail_next(Method::StartSandbox, Error::internal("no"));
+    scope.sandboxes().start(id, pod()).await.unwrap_err();
+    let looking = node.fake.hold_next(Method::FindListener);
+    let meanwhile = async {
+        looking.arrived(1).await;
+        left.release();
+        // The rollback would have released the ports by now.
+        for _ in 0..1000 {
+            tokio::task::yield_now().await;
+        }
+        let web = create(&node, forwarding(Owner::Nomad, "web", &[80])).await;
+        looking.release();
+        web.unwrap_err()
+    };
+    let sandboxes = scope.sandboxes();
+    let (started, refused) = tokio::join!(sandboxes.start(id, pod()), meanwhile);
+    started.unwrap();
+    let text = refused.report();
+    assert!(text.contains("is held by pod of kubernetes"), "{text}");
 }
 
 #[tokio::test]

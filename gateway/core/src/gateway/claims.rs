@@ -105,27 +105,24 @@ impl Claims {
     /// Claims the host ports of a sandbox.
     ///
     /// # Errors
-    /// `FailedPrecondition` if another holder has one of them, or if a program of the node listens on one that is to be
-    /// forwarded; none is claimed then.
-    pub(super) async fn claim_ports(&self, id: SandboxId, spec: &SandboxSpec) -> Result<()> {
+    /// `FailedPrecondition` if another holder has one of them; none is claimed then.
+    pub(super) fn claim_ports(&self, id: SandboxId, spec: &SandboxSpec) -> Result<()> {
         let holder = PortHolder {
             owner: spec.meta.owner,
             name: spec.meta.name.clone(),
             claims: spec.host_ports.clone(),
         };
         let claimed = self.ledger().ports.claim(id, holder);
-        claimed.map_err(|refusal| self.record_refusal(refusal))?;
-        // The ledger first: it knows who holds a port, and decides between two who ask at once.
-        let checked = self.check_listeners(spec).await;
-        if checked.is_err() {
-            self.ledger().ports.release(id);
-        }
-        checked
+        claimed.map_err(|refusal| self.record_refusal(refusal))
     }
 
     /// Looks whether a program of the node listens on a port that is to be forwarded to a sandbox: it would lose its
-    /// connections, without a word to anybody.
-    async fn check_listeners(&self, spec: &SandboxSpec) -> Result<()> {
+    /// connections, without a word to anybody. Called when the ports are claimed: the ledger knows who holds a port, and
+    /// decides between two who ask at once.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if one does, and the sandbox is not to have the port all the same.
+    pub(super) async fn check_listeners(&self, spec: &SandboxSpec) -> Result<()> {
         let Meta { owner, name, .. } = &spec.meta;
         let ports = HostPort::forwarded_into(&spec.network);
         if ports.is_empty() {

@@ -159,12 +159,13 @@ async fn make_sandbox(
     spec: SandboxSpec,
 ) -> Result<Arc<Sandbox>> {
     let context = &sandboxes.context;
-    sandboxes.claims.claim_ports(id, &spec).await?;
-    let details = match sandboxes
-        .start_limiter
-        .run(spec.meta.owner, context.backend.create_sandbox(id, &spec))
-        .await
-    {
+    sandboxes.claims.claim_ports(id, &spec)?;
+    let created = async {
+        sandboxes.claims.check_listeners(&spec).await?;
+        let created = context.backend.create_sandbox(id, &spec);
+        sandboxes.start_limiter.run(spec.meta.owner, created).await
+    };
+    let details = match created.await {
         Ok(details) => details,
         Err(error) => {
             sandboxes.claims.release_when_undone(id);
@@ -273,7 +274,6 @@ async fn start_sandbox(sandboxes: Arc<Sandboxes>, id: SandboxId, spec: SandboxSp
     sandboxes
         .claims
         .claim_ports(id, &spec)
-        .await
         .map_err(|error| error.context(format!("start sandbox {id}")))?;
     if let Err(error) = context
         .table
@@ -282,11 +282,13 @@ async fn start_sandbox(sandboxes: Arc<Sandboxes>, id: SandboxId, spec: SandboxSp
         sandboxes.devices.release(id).await;
         return Err(error);
     }
-    match sandboxes
-        .start_limiter
-        .run(spec.meta.owner, context.backend.start_sandbox(id, &spec))
-        .await
-    {
+    // In the state `Starting`: in that of a stopped one, the end of an earlier start that failed releases the ports.
+    let started = async {
+        sandboxes.claims.check_listeners(&spec).await?;
+        let started = context.backend.start_sandbox(id, &spec);
+        sandboxes.start_limiter.run(spec.meta.owner, started).await
+    };
+    match started.await {
         Ok(details) => {
             let sandbox = context.table.sandbox_started(id, details)?;
             sandboxes.watch(&sandbox);
