@@ -53,7 +53,7 @@ pub(crate) struct KeptPorts {
     sockets: Mutex<BTreeMap<Place, KeptPort>>,
     /// Notified when the bundle is to be stored again.
     changed: Notify,
-    /// True while the logkeeper has a bundle of this daemon.
+    /// True while a logkeeper may have a bundle of this daemon.
     is_stored: AtomicBool,
 }
 
@@ -130,14 +130,17 @@ impl KeptPorts {
 
     /// Closes the sockets of a sandbox that no other one has, those that are stored soon. Idempotent.
     pub(crate) fn release(&self, id: SandboxId) {
-        let is_stored = self.is_stored.load(Ordering::Relaxed);
         let mut has_changed = false;
-        self.sockets.lock().retain(|_, kept| {
+        let mut sockets = self.sockets.lock();
+        // With the lock, as a bundle is made: one that is on its way has the socket, or this is not stored.
+        let is_stored = self.is_stored.load(Ordering::Relaxed);
+        sockets.retain(|_, kept| {
             let is_released = kept.sandboxes.remove(&id);
             has_changed |= is_released;
             let is_last = is_released && kept.sandboxes.is_empty();
             is_stored || !is_last
         });
+        drop(sockets);
         if has_changed {
             self.changed.notify_one();
         }
@@ -191,44 +194,55 @@ impl KeptPorts {
             while self.sockets.lock().is_empty() {
                 self.changed.notified().await;
             }
-            if let Err(error) = self.store_while_connected(logkeeper, &mut backoff).await {
-                let error = report(&error);
-                tracing::debug!(
-                    error,
-                    "the logkeeper does not store the sockets of published ports"
-                );
+            let has_bundle = match self.store_while_connected(logkeeper, &mut backoff).await {
+                Ok(has_bundle) => has_bundle,
+                Err(error) => {
+                    let is_possible = may_have_bundle(&error);
+                    let error = report(&error);
+                    tracing::debug!(
+                        error,
+                        "the logkeeper does not store the sockets of published ports"
+                    );
+                    is_possible
+                }
+            };
+            if !has_bundle {
+                self.is_stored.store(false, Ordering::Relaxed);
             }
-            self.is_stored.store(false, Ordering::Relaxed);
-            self.forget(None);
+            if !self.is_stored.load(Ordering::Relaxed) {
+                self.forget(None);
+            }
             backoff.wait().await;
         }
     }
 
-    /// Stores a bundle after each change, until the connection to the logkeeper ends.
+    /// Stores a bundle after each change, until the connection to the logkeeper ends. Returns whether it may have one then.
     async fn store_while_connected(
         &self,
         logkeeper: &Path,
         backoff: &mut Backoff,
-    ) -> Result<(), LogkeeperError> {
+    ) -> Result<bool, LogkeeperError> {
         let Some(mut store) = StoreClient::connect(logkeeper).await? else {
-            return Ok(());
+            return Ok(false);
         };
         loop {
+            // Before the bundle is made: a socket that is released while it is on its way stays open here.
+            self.is_stored.store(true, Ordering::Relaxed);
             let (bundled, released) = match self.bundle() {
                 Ok(bundle) => bundle,
                 Err(fault) => {
                     let error = report(&fault);
                     tracing::debug!(error, "cannot bundle the sockets of published ports");
-                    return Ok(());
+                    return Ok(true);
                 }
             };
             store.put(BUNDLE, "", bundled.as_fd()).await?;
-            self.is_stored.store(true, Ordering::Relaxed);
             backoff.reset();
             self.forget(Some(&released));
             tokio::select! {
                 () = self.changed.notified() => {}
-                () = store.broken() => return Ok(()),
+                // It has ended, or has closed the connection and holds the bundle for a minute.
+                () = store.broken() => return Ok(true),
             }
         }
     }
@@ -261,6 +275,27 @@ impl KeptPorts {
     pub(crate) fn has(&self, port: &HostPort) -> bool {
         let sockets = self.sockets.lock();
         places(port).iter().any(|place| sockets.contains_key(place))
+    }
+}
+
+/// Returns whether a logkeeper may have a bundle of this daemon after this error. One that does not answer still holds what it
+/// has got, so that nobody else could bind those ports.
+fn may_have_bundle(error: &LogkeeperError) -> bool {
+    match error {
+        // There is no logkeeper.
+        LogkeeperError::Unavailable { source, .. } => !matches!(
+            source.kind(),
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+        ),
+        // A bundle that is there is replaced, whatever else is stored.
+        LogkeeperError::Refused { .. } => false,
+        LogkeeperError::Deadline { .. }
+        | LogkeeperError::Encoding { .. }
+        | LogkeeperError::File { .. }
+        | LogkeeperError::StateInUse(_)
+        | LogkeeperError::SocketInUse(_)
+        | LogkeeperError::UnfitStateDir { .. }
+        | LogkeeperError::Process(_) => true,
     }
 }
 
@@ -305,6 +340,8 @@ pub(super) fn places(port: &HostPort) -> Vec<Place> {
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, UdpSocket};
+
+    use switchyard_logkeeper::protocol::{Fault, FaultKind};
 
     use super::*;
 
@@ -384,6 +421,34 @@ mod tests {
         assert!(!is_free(Protocol::Tcp, address));
         successor.release(id(1));
         assert!(is_free(Protocol::Tcp, address));
+    }
+
+    #[test]
+    fn logkeeper_that_does_not_answer_may_still_have_the_bundle() {
+        use io::ErrorKind::{ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
+        let unavailable = |kind: io::ErrorKind| LogkeeperError::Unavailable {
+            socket: "logkeeper.sock".into(),
+            source: kind.into(),
+        };
+        let full = Fault::new(FaultKind::Busy, "64 descriptors are stored");
+        let refused = LogkeeperError::Refused {
+            op: "put",
+            fault: full,
+        };
+        let silent = LogkeeperError::Deadline {
+            op: "put",
+            limit: TAKE_LIMIT,
+        };
+        for (error, expected) in [
+            (unavailable(NotFound), false),
+            (unavailable(ConnectionRefused), false),
+            (unavailable(ConnectionReset), true),
+            (unavailable(UnexpectedEof), true),
+            (refused, false),
+            (silent, true),
+        ] {
+            assert_eq!(may_have_bundle(&error), expected, "{error}");
+        }
     }
 
     #[test]
