@@ -55,11 +55,15 @@ const EXPORT_MAX: usize = 1024;
 /// The longest value of an option of NFS, in bytes.
 const VALUE_MAX: usize = 64;
 
-/// Options of NFS without a value, of the kernel's client. Those of mount.nfs(8) alone are left out.
-const NFS_FLAGS: [&str; 25] = [
+/// Options of NFS without a value, of the kernel's client, which ignores some that mount.nfs(8) knows, such as `bg`.
+const NFS_FLAGS: [&str; 41] = [
     "ac",
     "acl",
+    "async",
+    "bg",
     "cto",
+    "dirsync",
+    "fg",
     "fsc",
     "hard",
     "intr",
@@ -72,30 +76,45 @@ const NFS_FLAGS: [&str; 25] = [
     "nointr",
     "nolock",
     "nomigration",
+    "noposix",
     "nordirplus",
     "noresvport",
     "nosharecache",
     "nosoftreval",
+    "posix",
     "rdirplus",
+    "rdma",
     "resvport",
     "sharecache",
+    "sloppy",
     "soft",
     "softerr",
     "softreval",
+    "sync",
+    "tcp",
+    "udp",
+    "v3",
+    "v4",
+    "v4.0",
+    "v4.1",
+    "v4.2",
 ];
 
 /// Options of NFS with a value.
-const NFS_VALUES: [&str; 25] = [
+const NFS_VALUES: [&str; 30] = [
     "acdirmax",
     "acdirmin",
     "acregmax",
     "acregmin",
     "actimeo",
+    "bsize",
     "clientaddr",
     "local_lock",
     "lookupcache",
     "max_connect",
     "minorversion",
+    "mountaddr",
+    "mounthost",
     "mountport",
     "mountproto",
     "mountvers",
@@ -105,10 +124,12 @@ const NFS_VALUES: [&str; 25] = [
     "port",
     "proto",
     "retrans",
+    "retry",
     "rsize",
     "sec",
     "timeo",
     "vers",
+    "write",
     "wsize",
     "xprtsec",
 ];
@@ -197,7 +218,8 @@ fn bind<'f>(path: PathBuf, flags: &[&'f str]) -> Result<LocalVolume, &'f str> {
             "ro" => readonly = true,
             "rw" => readonly = false,
             "rbind" => recursive = true,
-            "bind" => {}
+            // A bind mount has the last two from its file system.
+            "bind" | "defaults" | "sync" | "async" => {}
             flag if BIND_FLAGS.contains(&flag) => options.push(flag.to_owned()),
             other => return Err(other),
         }
@@ -240,7 +262,7 @@ fn nfs(field: &str, (kind, device): (&str, &str), flags: &[&str]) -> Result<Loca
         return Err(Error::invalid(format_args!("{field}.o"), why));
     }
     let has_version = |option: &String| {
-        ["vers=", "nfsvers="]
+        ["vers=", "nfsvers=", "v3", "v4"]
             .iter()
             .any(|name| option.starts_with(name))
     };
@@ -335,6 +357,15 @@ mod tests {
                 Some("bind"),
             ),
             (
+                &[
+                    ("type", "none"),
+                    ("device", "/a"),
+                    ("o", "defaults,bind,sync"),
+                ],
+                bind("/a", false, &["bind"]),
+                Some("bind"),
+            ),
+            (
                 &[("type", "tmpfs"), ("device", "tmpfs")],
                 tmpfs(&["exec"]),
                 Some("tmpfs"),
@@ -347,6 +378,28 @@ mod tests {
                 ],
                 tmpfs(&["size=100m", "uid=1000"]),
                 Some("tmpfs"),
+            ),
+            (
+                &[("type", "tmpfs"), ("device", "x"), ("o", "defaults,ro")],
+                tmpfs(&["exec", "ro"]),
+                Some("tmpfs"),
+            ),
+            (
+                &[
+                    ("type", "nfs4"),
+                    ("device", "nas:/a"),
+                    ("o", "tcp,v4.1,bg,async,retry=1"),
+                ],
+                LocalVolume::Nfs(NfsVolume {
+                    export: "nas:/a".into(),
+                    server: "nas".into(),
+                    readonly: false,
+                    options: ["tcp", "v4.1", "bg", "async", "retry=1"]
+                        .map(str::to_owned)
+                        .to_vec(),
+                    flags: Vec::new(),
+                }),
+                Some("nfs"),
             ),
             (
                 &[

@@ -2,7 +2,7 @@
 
 use crate::sizes::size;
 
-/// Flags besides `ro`, `rw`, `exec` and `noexec`.
+/// Flags besides `ro`, `rw`, `exec`, `noexec` and `defaults`.
 const FLAGS: [&str; 15] = [
     "suid",
     "nosuid",
@@ -93,6 +93,7 @@ impl Tmpfs {
             "rw" => self.readonly = false,
             "exec" => self.exec = true,
             "noexec" => self.exec = false,
+            "defaults" => {}
             other => {
                 let known = FLAGS.into_iter().find(|known| *known == other)?;
                 self.flags.retain(|set| *set != known);
@@ -171,6 +172,7 @@ mod tests {
                 &["noexec", "noatime", "nosuid", "suid"],
             ),
             ("exec,noexec,ro,rw", (0, 0o1777, false), &["noexec"]),
+            ("defaults,ro", (0, 0o1777, true), &["noexec"]),
         ] {
             let tmpfs = tmpfs(options).expect(options);
             assert_eq!(
