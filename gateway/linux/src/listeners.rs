@@ -10,6 +10,7 @@ use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use nix::sys::stat::fstat;
 use socket2::{Domain, SockFilter, Socket, Type};
 
 /// The state of a TCP socket that listens, and that of a UDP socket without a peer, as the kernel prints them.
@@ -105,6 +106,14 @@ impl BoundPort {
             )
         })?;
         Ok((transport, address, Self { socket }))
+    }
+
+    /// The number by which [`listeners`] lists it, if it is one of UDP.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub fn inode(&self) -> io::Result<u64> {
+        Ok(fstat(&self.socket)?.st_ino)
     }
 }
 
@@ -350,6 +359,9 @@ mod tests {
             let bound = BoundPort::bind(Transport::Udp, address.parse().unwrap()).unwrap();
             let mut to = bound.socket.local_addr().unwrap().as_socket().unwrap();
             assert!(is_in_use(Transport::Udp, to), "{to}");
+            let all = listeners(Transport::Udp).unwrap();
+            let listed = all.iter().find(|found| found.address == to).unwrap();
+            assert_eq!(listed.inode, bound.inode().unwrap());
             assert!(UdpSocket::bind(to).is_err(), "{to}");
             match to.ip() {
                 IpAddr::V4(ip) if ip.is_unspecified() => to.set_ip(Ipv4Addr::LOCALHOST.into()),

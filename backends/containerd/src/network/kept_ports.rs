@@ -9,7 +9,7 @@
 //! A socket that is stored stays open here, without a sandbox, until the logkeeper has a bundle without it: until then a task
 //! that gets the port next could not bind one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -60,6 +60,8 @@ pub(crate) struct KeptPorts {
 #[derive(Debug)]
 struct KeptPort {
     socket: BoundPort,
+    /// Its number among the sockets of the node.
+    inode: Option<u64>,
     /// More than one while a task is started again and its predecessor still ends; none until the logkeeper has a bundle
     /// without it.
     sandboxes: BTreeSet<SandboxId>,
@@ -109,10 +111,8 @@ impl KeptPorts {
                 }
                 match BoundPort::bind(place.0, place.1) {
                     Ok(socket) => {
-                        let kept = KeptPort {
-                            socket,
-                            sandboxes: BTreeSet::from([id]),
-                        };
+                        let mut kept = KeptPort::new(socket);
+                        kept.sandboxes.insert(id);
                         sockets.insert(place, kept);
                     }
                     Err(fault) if fault.kind() == io::ErrorKind::AddrInUse => {
@@ -164,10 +164,10 @@ impl KeptPorts {
         let mut sockets = self.sockets.lock();
         for descriptor in descriptors {
             if let Ok((transport, address, socket)) = BoundPort::of(descriptor) {
-                sockets.entry((transport, address)).or_insert(KeptPort {
-                    socket,
-                    sandboxes: BTreeSet::new(),
-                });
+                let place = (transport, address);
+                sockets
+                    .entry(place)
+                    .or_insert_with(|| KeptPort::new(socket));
             }
         }
     }
@@ -271,10 +271,29 @@ impl KeptPorts {
         });
     }
 
+    /// The numbers of the sockets here: they are no programs of the node, whatever they are bound to.
+    pub(crate) fn inodes(&self) -> HashSet<u64> {
+        let sockets = self.sockets.lock();
+        sockets.values().filter_map(|kept| kept.inode).collect()
+    }
+
     /// Returns whether an address of this port is kept, so that no program of the node listens on it.
     pub(crate) fn has(&self, port: &HostPort) -> bool {
         let sockets = self.sockets.lock();
         places(port).iter().any(|place| sockets.contains_key(place))
+    }
+}
+
+// === impl KeptPort ===
+
+impl KeptPort {
+    /// Without sandboxes.
+    fn new(socket: BoundPort) -> Self {
+        Self {
+            inode: socket.inode().ok(),
+            socket,
+            sandboxes: BTreeSet::new(),
+        }
     }
 }
 

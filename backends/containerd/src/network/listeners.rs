@@ -1,7 +1,7 @@
 //! Programs of the node that listen on ports which are to be forwarded to a sandbox. A port that is forwarded is translated
 //! before the kernel looks for a socket, so such a program would get no connection any more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use switchyard_core::backend::OccupiedPort;
 use switchyard_core::ledger::ListeningProcess;
@@ -25,10 +25,12 @@ pub(crate) async fn find_listener(
     if ports.is_empty() {
         return Ok(None);
     }
-    blocking(move || find(&ports)).await
+    let own = kept.inodes();
+    blocking(move || find(&ports, &own)).await
 }
 
-fn find(ports: &[HostPort]) -> Result<Option<OccupiedPort>> {
+/// The first of these ports on which a program listens whose socket is not among `own`.
+fn find(ports: &[HostPort], own: &HashSet<u64>) -> Result<Option<OccupiedPort>> {
     let mut by_number: BTreeMap<(Protocol, u16), Vec<Listener>> = BTreeMap::new();
     for protocol in [Protocol::Tcp, Protocol::Udp] {
         let Some(transport) = transport(protocol) else {
@@ -39,7 +41,7 @@ fn find(ports: &[HostPort]) -> Result<Option<OccupiedPort>> {
         }
         let all = listeners(transport)
             .map_err(|fault| Error::internal("list the sockets of the node").with_source(fault))?;
-        for listener in all {
+        for listener in all.into_iter().filter(|one| !own.contains(&one.inode)) {
             by_number
                 .entry((protocol, listener.address.port()))
                 .or_default()
@@ -81,6 +83,8 @@ fn is_taken(port: &HostPort) -> bool {
 mod tests {
     use std::net::{TcpListener, TcpStream, UdpSocket};
 
+    use switchyard_core::id::SandboxId;
+
     use super::*;
 
     /// The port of the first entry that is found to be occupied, if one is.
@@ -93,7 +97,7 @@ mod tests {
                 ip: (!ip.is_empty()).then(|| ip.parse().unwrap()),
             })
             .collect();
-        let found = find(&ports).unwrap()?;
+        let found = find(&ports, &HashSet::new()).unwrap()?;
         let process = found.process.expect("it is this process");
         assert_eq!(process.pid.unsigned_abs(), std::process::id());
         assert!(!process.name.is_empty());
@@ -143,5 +147,33 @@ mod tests {
         ];
         assert_eq!(occupied(&several), Some((Udp, datagrams_port)));
         assert_eq!(occupied(&[]), None);
+    }
+
+    #[tokio::test]
+    async fn kept_port_is_not_occupied_on_other_addresses_of_it() {
+        for (kept_ip, ip) in [
+            ("127.94.0.1", "127.94.0.1"),
+            ("127.94.0.1", ""),
+            ("127.94.0.1", "0.0.0.0"),
+            ("0.0.0.0", "127.94.0.1"),
+        ] {
+            let free = UdpSocket::bind((kept_ip, 0)).unwrap();
+            let number = free.local_addr().unwrap().port();
+            drop(free);
+            let port = |ip: &str| HostPort {
+                protocol: Protocol::Udp,
+                port: number,
+                ip: ip.parse().ok(),
+            };
+            let asked = port(ip);
+            let kept = KeptPorts::new();
+            let id = SandboxId::from_bytes([1; 32]);
+            assert_eq!(kept.keep(id, &[port(kept_ip)]), []);
+            let found = find_listener(&[asked], &kept).await.unwrap();
+            assert_eq!(found, None, "{kept_ip} {ip}");
+            let none = KeptPorts::new();
+            let found = find_listener(&[asked], &none).await.unwrap();
+            assert!(found.is_some(), "{kept_ip} {ip}");
+        }
     }
 }
