@@ -236,10 +236,9 @@ fn bind<'f>(path: PathBuf, flags: &[&'f str]) -> Result<LocalVolume, &'f str> {
 
 /// An NFS export with these options.
 fn nfs(field: &str, (kind, device): (&str, &str), flags: &[&str]) -> Result<LocalVolume> {
-    let plain = |text: &str| !text.chars().any(|c| c.is_control() || c.is_whitespace());
-    let of_device = device
-        .split_once(":/")
-        .filter(|_| plain(device) && device.len() <= EXPORT_MAX);
+    // A path may have spaces.
+    let is_plain = !device.chars().any(char::is_control) && device.len() <= EXPORT_MAX;
+    let of_device = device.split_once(":/").filter(|_| is_plain);
     let (host, _) = of_device.ok_or_else(|| {
         let why = format!("{device:?} is no export such as \"server:/path\" or \":/path\"");
         Error::invalid(format_args!("{field}.device"), why)
@@ -420,9 +419,9 @@ mod tests {
                 Some("nfs"),
             ),
             (
-                &[("type", "nfs4"), ("device", "[fd00::1]:/a"), ("o", "ro")],
+                &[("type", "nfs4"), ("device", "[fd00::1]:/a b"), ("o", "ro")],
                 LocalVolume::Nfs(NfsVolume {
-                    export: "[fd00::1]:/a".into(),
+                    export: "[fd00::1]:/a b".into(),
                     server: "fd00::1".into(),
                     readonly: true,
                     options: vec!["vers=4".to_owned()],
@@ -459,8 +458,8 @@ mod tests {
                 "f.device: \"/a\" is no export such as ",
             ),
             (
-                &[("type", "nfs"), ("device", ":/a b"), ("o", "addr=1.2.3.4")],
-                "f.device: \":/a b\" is no export such as ",
+                &[("type", "nfs"), ("device", ":/a\n"), ("o", "addr=1.2.3.4")],
+                "f.device: \":/a\\n\" is no export such as ",
             ),
             (
                 &[("type", "nfs"), ("device", ":/a"), ("o", "nolock")],
