@@ -19,7 +19,8 @@ const OF_MESSAGE: usize = 253;
 /// Room for the control data of a message, in bytes.
 const SPACE: usize = rustix::cmsg_space!(ScmRights(OF_MESSAGE));
 
-/// A bundle of duplicates of these descriptors. Some ten thousand have room.
+/// A bundle of duplicates of these descriptors. Some ten thousand have room; but the kernel counts those of one user together
+/// (`ETOOMANYREFS`, unix(7)), so that many of them keep other processes of the user from passing any.
 ///
 /// # Errors
 /// Those of the kernel, as for lack of descriptors or of room.

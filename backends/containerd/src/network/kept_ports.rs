@@ -34,6 +34,10 @@ use tokio_util::sync::CancellationToken;
 /// The most sockets; and at most a quarter of the files that the daemon may open.
 const MOST: u64 = 4096;
 
+/// The most sockets in the bundle. The kernel counts descriptors that are in the queue of a socket by user: where root has
+/// more than a process may open, often 1024, that process of root can pass none, unless it is privileged.
+const BUNDLED_MOST: usize = 768;
+
 /// The name of the bundle in the logkeeper's store, which later versions know too.
 const BUNDLE: &str = "ports";
 
@@ -247,7 +251,7 @@ impl KeptPorts {
         }
     }
 
-    /// A bundle of the sockets that sandboxes have, and the places of the others.
+    /// A bundle of the sockets that sandboxes have, those of TCP first, and the places of the others.
     fn bundle(&self) -> io::Result<(OwnedFd, BTreeSet<Place>)> {
         let sockets = self.sockets.lock();
         let released = sockets
@@ -259,6 +263,7 @@ impl KeptPorts {
             .values()
             .filter(|kept| !kept.sandboxes.is_empty())
             .map(|kept| kept.socket.as_fd())
+            .take(BUNDLED_MOST)
             .collect();
         Ok((bundle(&open)?, released))
     }
