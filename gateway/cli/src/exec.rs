@@ -32,8 +32,8 @@ pub(super) struct ExecArgs {
     /// Give the command a terminal; standard input must be one too.
     #[arg(long, short)]
     tty: bool,
-    /// The beginning of the task's id, or its name as `switchyard ps` shows it; of several with this name, the
-    /// newest.
+    /// The beginning of the task's id, or its name as `switchyard ps` shows it; of several of one owner with this
+    /// name, the newest.
     task: String,
     /// The command and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]

@@ -45,8 +45,8 @@ pub(super) struct LogsArgs {
     /// Only one stream.
     #[arg(long, value_name = "STREAM")]
     stream: Option<StreamArg>,
-    /// The beginning of the task's id, or its name as `switchyard ps` shows it; of several with this name, the
-    /// newest.
+    /// The beginning of the task's id, or its name as `switchyard ps` shows it; of several of one owner with this
+    /// name, the newest.
     task: String,
 }
 

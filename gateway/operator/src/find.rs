@@ -39,7 +39,8 @@ pub(crate) fn object(gateway: &Gateway, owners: &Owners, name: &str) -> Result<F
 /// The same among tasks alone; of several tasks under one name, the newest.
 ///
 /// # Errors
-/// As [`object`]; `FailedPrecondition` if a sandbox is meant, or an object that cannot be read.
+/// As [`object`]; `FailedPrecondition` if a sandbox is meant, or an object that cannot be read, or if tasks of several owners
+/// have the name.
 pub(crate) fn task(
     gateway: &Gateway,
     owners: &Owners,

@@ -46,7 +46,8 @@ pub(crate) enum OfSeveral {
     /// They are listed in an error.
     Refused,
     /// The newest of several objects with one name is meant, such as the latest attempt of a container.
-    /// Several whose ids begin alike are listed in an error.
+    /// Several whose ids begin alike are listed in an error, and so are those of several owners: whoever names objects of
+    /// one owner does not choose which one of another's is meant.
     Newest,
 }
 
@@ -121,9 +122,12 @@ pub(crate) fn select(candidates: &[Candidate], name: &str, of_several: OfSeveral
         )));
     };
     let newest = found.iter().max_by_key(|(_, object)| object.created_at);
+    let mut owners = found.iter().map(|(_, object)| object.owner);
+    let first = owners.next();
+    let is_of_one_owner = owners.all(|owner| Some(owner) == first);
     match (newest, found.len(), of_several) {
         (Some((place, _)), 1, _) => Ok(*place),
-        (Some((place, _)), _, OfSeveral::Newest) if is_by_name => Ok(*place),
+        (Some((place, _)), _, OfSeveral::Newest) if is_by_name && is_of_one_owner => Ok(*place),
         (_, _, _) => Err(Error::failed_precondition(ambiguous(name, &found))),
     }
 }
@@ -312,6 +316,35 @@ mod tests {
             Err(ErrorKind::FailedPrecondition),
         );
         assert_eq!(newest("a"), Err(ErrorKind::FailedPrecondition));
+    }
+
+    #[test]
+    fn name_that_several_owners_have_means_none_of_their_objects() {
+        let of = |owner: &'static str, byte: u8, name: &str| Candidate {
+            owner,
+            ..task(byte, byte, name)
+        };
+        let all = [
+            of("kubernetes", 0xa1, "shop/web/nginx"),
+            of("nomad", 0xa2, "shop/web/nginx"),
+            of("nomad", 0xb1, "shop/db/redis (b1)"),
+            of("kubernetes", 0xb2, "shop/db/redis"),
+            of("swarm", 0xc1, "web.1"),
+            of("host", 0xc2, "web.1"),
+            of("nomad", 0xd1, "job/group/one"),
+            of("nomad", 0xd2, "job/group/one"),
+        ];
+        for (name, expected) in [
+            ("shop/web/nginx", Err(ErrorKind::FailedPrecondition)),
+            ("web.1", Err(ErrorKind::FailedPrecondition)),
+            // The whole name comes before one without its distinction.
+            ("shop/db/redis", Ok(3)),
+            ("job/group/one", Ok(7)),
+            ("a2", Ok(1)),
+        ] {
+            let found = select(&all, name, OfSeveral::Newest).map_err(|error| error.kind());
+            assert_eq!(found, expected, "{name}");
+        }
     }
 
     proptest! {
