@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -21,6 +22,7 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use switchyard_operator_api::{EXEC_PATH, EXEC_PROTOCOL, ExecRequest};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 use super::answers::{failed, refused, text};
 use super::pages::ListenerPages;
@@ -29,8 +31,11 @@ use crate::exec_session::ExecSession;
 /// The largest body of a request, in bytes: the kernel allows no longer command either.
 const BODY_MAX: usize = 2 << 20;
 
+/// Time for a command to start: the listener closes a connection whose page takes longer than 30 s.
+const START_LIMIT: Duration = Duration::from_secs(20);
+
 /// Maximum number of sessions at a time.
-const SESSIONS_MAX: usize = 32;
+pub(super) const SESSIONS_MAX: usize = 32;
 
 /// The work on a connection after its answer. Clones are one, which is taken once.
 #[derive(Clone)]
@@ -43,7 +48,7 @@ impl fmt::Debug for Continued {
 }
 
 impl Continued {
-    fn new(work: impl Future<Output = ()> + Send + 'static) -> Self {
+    pub(super) fn new(work: impl Future<Output = ()> + Send + 'static) -> Self {
         Self(Arc::new(Mutex::new(Some(work.boxed()))))
     }
 
@@ -86,9 +91,15 @@ async fn exec(
         Ok(request) => request,
         Err(why) => return refused(&why),
     };
-    let session = match pages.admin.node.exec(request).await {
-        Ok(session) => session,
-        Err(error) => return failed(&error),
+    let session = match timeout(START_LIMIT, pages.admin.node.exec(request)).await {
+        Ok(Ok(session)) => session,
+        Ok(Err(error)) => return failed(&error),
+        Err(_) => {
+            let why = format!(
+                "the command was not started within {START_LIMIT:?}: does the runtime hang? `switchyard doctor` finds out\n"
+            );
+            return text(StatusCode::GATEWAY_TIMEOUT, why);
+        }
     };
     let work = async move {
         let _counted = place;

@@ -4,7 +4,8 @@
 //! At the limit, the connection that has been idle for longest is closed for a new one. So a client that
 //! holds many connections open does not lock others out, and a scraper whose idle connection was closed
 //! connects again. On the admin socket, where users are known, a part of the connections is left to root, and each
-//! other user has at most half of the rest.
+//! other user has at most half of the rest. Connections that have ceased to be HTTP take none of these places: their number
+//! has a limit of its own, and they may last for days.
 //!
 //! Longer than 500 lines because the limits of one server count its connections.
 
@@ -38,7 +39,7 @@ use tower::ServiceExt as _;
 
 use super::access::is_root;
 use super::answers::text;
-use super::exec::Continued;
+use super::exec::{Continued, SESSIONS_MAX};
 use super::host::{self, Hosts};
 
 /// The time that a new connection has for the head of its first request.
@@ -149,7 +150,8 @@ async fn accept<L>(
     let failures = LogPace::default();
     loop {
         // Connections that were closed for others count until their tasks have ended.
-        let room = connections.len() < 2 * limits.max_connections && places.has_room();
+        let most = 2 * limits.max_connections + SESSIONS_MAX;
+        let room = connections.len() < most && places.has_room();
         tokio::select! {
             Some(ended) = connections.join_next() => {
                 if let Err(error) = ended {
@@ -372,7 +374,7 @@ fn head_length<B>(request: &Request<B>) -> usize {
 struct ConnectionTable {
     limit: usize,
     open: Vec<Weak<ConnectionState>>,
-    /// Notified when a connection becomes idle.
+    /// Notified when a connection becomes idle, or gives up its place.
     freed: Arc<Notify>,
     /// Time at which a refusal was last logged.
     logged: Option<Instant>,
@@ -444,7 +446,12 @@ impl ConnectionTable {
                 .upgrade()
                 .is_some_and(|place| !place.evicted.is_cancelled())
         });
-        self.open.len() < self.limit || self.idle_longest(|_| true).is_some()
+        self.taken() < self.limit || self.idle_longest(|_| true).is_some()
+    }
+
+    /// The number of places that are taken.
+    fn taken(&self) -> usize {
+        self.count(|place| place.state().0 != ConnectionPhase::Continued)
     }
 
     /// Maximum number of connections of all users but root together: an eighth is left to root.
@@ -471,11 +478,11 @@ impl ConnectionTable {
                 self.close_idle(is_own)?;
             } else if self.count(is_of_user) >= self.limit_of_users() {
                 self.close_idle(is_of_user)?;
-            } else if self.open.len() >= self.limit {
+            } else if self.taken() >= self.limit {
                 // Root's have more than their share then, and those that wait for nothing make way.
                 self.close_idle(|_| true)?;
             }
-        } else if self.open.len() >= self.limit {
+        } else if self.taken() >= self.limit {
             // Root's commands do not take places from each other while there are others.
             self.close_idle(is_of_user)
                 .or_else(|| self.close_idle(|_| true))?;
@@ -556,7 +563,7 @@ impl ConnectionState {
 
     fn set(&self, doing: ConnectionPhase) {
         *self.state.lock() = (doing, Instant::now());
-        if doing == ConnectionPhase::Idle {
+        if matches!(doing, ConnectionPhase::Idle | ConnectionPhase::Continued) {
             self.freed.notify_one();
         }
     }

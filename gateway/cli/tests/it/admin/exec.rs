@@ -9,6 +9,7 @@ use http::{Method, StatusCode};
 use serde_json::json;
 use switchyard_core::id::Owner;
 use switchyard_core::object::Task;
+use switchyard_fake::Method as BackendMethod;
 use switchyard_operator_api::{EXEC_PATH, EXEC_PROTOCOL, FrameHead, FrameKind};
 use switchyard_socket::channel::{self, UpgradeAnswer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -162,6 +163,24 @@ async fn command_is_killed_with_its_client_although_it_reads_nothing() {
     let mut rest = Vec::new();
     drop(soon("the end", connection.read_to_end(&mut rest)).await);
     assert!(rest.is_empty(), "{rest:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn start_that_hangs_is_answered_before_the_connection_is_closed() {
+    let node = TestNode::new().await;
+    running(&node, Owner::Swarm, "web").await;
+    let hold = node.fake.hold(BackendMethod::Exec);
+    let pages = Pages::serve(node).await;
+    let socket = pages.node.dir.path().join("admin.sock");
+    let body = Bytes::from(json!({ "task": "web", "command": ["true"] }).to_string());
+    // The clock of the test advances only by what is waited for.
+    let answer = channel::upgrade(&socket, EXEC_PATH, EXEC_PROTOCOL, body).await;
+    let UpgradeAnswer::Answered(status, text) = answer.unwrap() else {
+        panic!("it cannot have begun")
+    };
+    assert_eq!(status, StatusCode::GATEWAY_TIMEOUT);
+    assert!(text.starts_with(b"the command was not started"), "{text:?}");
+    drop(hold);
 }
 
 #[tokio::test]

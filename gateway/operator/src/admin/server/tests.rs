@@ -1,5 +1,6 @@
 //! The places of users on the admin socket.
 
+use axum::response::Response;
 use axum::routing::get;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::sync::mpsc;
@@ -36,11 +37,19 @@ impl AdminListener for TestListener {
     }
 }
 
-/// A server with a page that never ends and one that does, until it is dropped.
+/// A server with a page that never ends, one that does, and one whose session does not end, until it is dropped.
 struct Server {
     connections: mpsc::Sender<(DuplexStream, TestPeer)>,
     waiting: Arc<std::sync::atomic::AtomicUsize>,
     _served: tokio_util::task::AbortOnDropHandle<()>,
+}
+
+/// An answer after which the connection is used for something else, for ever.
+async fn session() -> Response {
+    let mut answer = Response::new(Body::empty());
+    let work = Continued::new(std::future::pending());
+    answer.extensions_mut().insert(work);
+    answer
 }
 
 impl Server {
@@ -57,6 +66,7 @@ impl Server {
         };
         let router = Router::new()
             .route("/wait", get(wait))
+            .route("/session", get(session))
             .route("/", get(async || "served"));
         let limits = Limits {
             max_connections: CONNECTIONS,
@@ -178,6 +188,25 @@ async fn idle_connections_of_root_make_way_for_users() {
     tokio::time::timeout(Duration::from_secs(30), served)
         .await
         .expect("idle ones make way");
+}
+
+#[tokio::test]
+async fn sessions_take_no_places_from_pages() {
+    let server = Server::start();
+    let mut sessions = Vec::new();
+    for _ in 0..=CONNECTIONS {
+        let mut session = server.ask(0, "/session").await;
+        let begun = session.read_u8();
+        tokio::time::timeout(Duration::from_secs(30), begun)
+            .await
+            .expect("there is a place for each")
+            .unwrap();
+        sessions.push(session);
+    }
+    for user in [0, geteuid().as_raw() + 1000] {
+        let page = tokio::time::timeout(Duration::from_secs(30), server.page(user)).await;
+        assert!(page.unwrap().ends_with("served"), "user {user}");
+    }
 }
 
 #[test]
