@@ -93,7 +93,12 @@ pub(super) async fn exec(args: &ExecArgs) -> Result<ExitCode, ExecError> {
         opened => opened?,
     };
     // Only now: what failed before is an ordinary error on an ordinary terminal.
-    let raw = (*tty && *interactive)
+    let is_raw = *tty && *interactive;
+    let ending = is_raw
+        .then(ending_signals)
+        .transpose()
+        .map_err(ExecError::Terminal)?;
+    let raw = is_raw
         .then(RawTerminal::enter)
         .transpose()
         .map_err(ExecError::Terminal)?;
@@ -102,7 +107,10 @@ pub(super) async fn exec(args: &ExecArgs) -> Result<ExitCode, ExecError> {
         .transpose()
         .map_err(ExecError::Terminal)?;
     let input = interactive.then(read_input).transpose()?;
-    let ended = carry(connection, input, window).await;
+    let ended = tokio::select! {
+        ended = carry(connection, input, window) => ended,
+        code = ended_by(ending) => Ok(ExecEnd { code: Some(code), error: None }),
+    };
     drop(raw);
     match ended {
         Ok(ExecEnd {
@@ -113,6 +121,30 @@ pub(super) async fn exec(args: &ExecArgs) -> Result<ExitCode, ExecError> {
             Err(ExecError::Unknown(why))
         }
         Err(error) => Err(ExecError::Cut(error)),
+    }
+}
+
+/// The signals that end this process: its terminal is set back before.
+fn ending_signals() -> io::Result<[Signal; 3]> {
+    Ok([
+        signal(SignalKind::hangup())?,
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::terminate())?,
+    ])
+}
+
+/// Waits for a signal that ends this process, and returns the exit status for it. Does not return without signals: they
+/// end the process by themselves then.
+async fn ended_by(signals: Option<[Signal; 3]>) -> i32 {
+    const BY_SIGNAL: i32 = 128;
+    let Some([mut hangup, mut interrupt, mut terminate]) = signals else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        Some(()) = hangup.recv() => BY_SIGNAL + SignalKind::hangup().as_raw_value(),
+        Some(()) = interrupt.recv() => BY_SIGNAL + SignalKind::interrupt().as_raw_value(),
+        Some(()) = terminate.recv() => BY_SIGNAL + SignalKind::terminate().as_raw_value(),
+        else => std::future::pending().await,
     }
 }
 

@@ -1,11 +1,16 @@
 //! Commands that an operator runs in tasks of all owners.
 
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{LocalModes, tcgetattr};
 use serde_json::json;
 use switchyard_core::id::Owner;
 use switchyard_core::object::Task;
@@ -163,6 +168,49 @@ async fn command_is_killed_with_its_client_although_it_reads_nothing() {
     let mut rest = Vec::new();
     drop(soon("the end", connection.read_to_end(&mut rest)).await);
     assert!(rest.is_empty(), "{rest:?}");
+}
+
+/// A terminal, by the end that programs have; the other end must stay open meanwhile.
+fn terminal() -> (OwnedFd, OwnedFd) {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let other = openpt(flags).unwrap();
+    unlockpt(&other).unwrap();
+    (ioctl_tiocgptpeer(&other, flags).unwrap(), other)
+}
+
+/// Whether keys are passed on as they are.
+fn is_raw(terminal: &OwnedFd) -> bool {
+    let modes = tcgetattr(terminal).unwrap().local_modes;
+    !modes.contains(LocalModes::ICANON)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn terminal_is_set_back_before_a_signal_ends_the_client() {
+    let node = TestNode::new().await;
+    running(&node, Owner::Swarm, "web").await;
+    let pages = Pages::serve(node).await;
+    for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM] {
+        let (terminal, _other) = terminal();
+        let mut child = Command::new(exe())
+            .args(["exec", "--socket", &pages.socket(), "-it", "web", "cat"])
+            .stdin(terminal.try_clone().unwrap())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let begun = async {
+            while !is_raw(&terminal) {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        };
+        soon("the session", begun).await;
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
+        kill(pid, signal).unwrap();
+        let ended = tokio::task::spawn_blocking(move || child.wait());
+        let status = soon("its end", ended).await.unwrap().unwrap();
+        assert_eq!(status.code(), Some(128 + signal as i32), "{signal}");
+        assert!(!is_raw(&terminal), "{signal}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
