@@ -48,6 +48,8 @@ struct ImageRemovals {
     removed: Vec<RemovedImageView>,
     /// The names of those that came into use meanwhile, with the reason.
     in_use: Vec<(String, String)>,
+    /// The names of those whose removal takes longer, and continues.
+    continuing: Vec<String>,
     /// Size of the downloads of those that are gone, in bytes.
     freed_bytes: u64,
 }
@@ -67,6 +69,7 @@ async fn prune(
     let unused: Vec<ImageView> = ask(target, &format!("/v1/images/unused?owner={owner}")).await?;
     let now = Timestamp::now();
     let mut removals = ImageRemovals::default();
+    let mut ended = Ok(());
     for image in unused.iter().filter(|image| is_older(image, *older, now)) {
         let name = shown_name(image);
         match remove_one(owner, &image.id, target).await {
@@ -81,14 +84,21 @@ async fn prune(
             }
             // A task has begun to use it since it was listed.
             Err(ImageRefusal::Stays(why)) => removals.in_use.push((name, why)),
-            Err(ImageRefusal::Error(error)) => return Err(error),
+            // Somebody else has removed it since then.
+            Err(ImageRefusal::Missing(_)) => {}
+            Err(ImageRefusal::Continues(_)) => removals.continuing.push(name),
+            Err(ImageRefusal::Error(error)) => {
+                ended = Err(error);
+                break;
+            }
         }
     }
+    // What was removed before an error is gone nevertheless.
     match target.output {
         Format::Json => print_json(&removals)?,
         Format::Text => print(shown(&removals))?,
     }
-    Ok(())
+    ended
 }
 
 /// Removes images in their order, until one cannot be removed.
@@ -114,13 +124,19 @@ async fn remove_named(
 enum ImageRefusal {
     /// The daemon's words, which name the image and what it is used by.
     Stays(String),
+    /// The daemon's words: the node does not have it.
+    Missing(String),
+    /// The daemon's words: the removal takes longer than an answer may.
+    Continues(String),
     Error(DaemonError),
 }
 
 impl From<ImageRefusal> for DaemonError {
     fn from(refusal: ImageRefusal) -> Self {
         match refusal {
-            ImageRefusal::Stays(why) => Self::Message(why),
+            ImageRefusal::Stays(why)
+            | ImageRefusal::Missing(why)
+            | ImageRefusal::Continues(why) => Self::Message(why),
             ImageRefusal::Error(error) => error,
         }
     }
@@ -136,17 +152,14 @@ async fn remove_one(
     let path = format!("/v1/images?{}", query.finish());
     match send(&target.socket, Method::DELETE, &path).await {
         Ok(body) => parse("/v1/images", &body).map_err(ImageRefusal::Error),
-        Err(DaemonError::Refused {
-            status: StatusCode::CONFLICT,
-            text,
-            ..
-        }) => Err(ImageRefusal::Stays(text)),
-        // The text says by itself what was not found.
-        Err(DaemonError::Refused {
-            status: StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST,
-            text,
-            ..
-        }) => Err(ImageRefusal::Error(DaemonError::Message(text))),
+        // The text says by itself what is meant.
+        Err(DaemonError::Refused { path, status, text }) => Err(match status {
+            StatusCode::CONFLICT => ImageRefusal::Stays(text),
+            StatusCode::NOT_FOUND => ImageRefusal::Missing(text),
+            StatusCode::GATEWAY_TIMEOUT => ImageRefusal::Continues(text),
+            StatusCode::BAD_REQUEST => ImageRefusal::Error(DaemonError::Message(text)),
+            status => ImageRefusal::Error(DaemonError::Refused { path, status, text }),
+        }),
         Err(error) => Err(ImageRefusal::Error(error)),
     }
 }
@@ -188,6 +201,9 @@ fn shown(removals: &ImageRemovals) -> String {
     let mut text: String = removals.removed.iter().map(line).collect();
     for (name, why) in &removals.in_use {
         text.push_str(&format!("kept {name}: {why}\n"));
+    }
+    for name in &removals.continuing {
+        text.push_str(&format!("removing {name} takes longer, and continues\n"));
     }
     text.push_str(&format!(
         "{} as downloaded were freed\n",
@@ -238,6 +254,7 @@ mod tests {
                 removed("c:1", &["host", "nomad"], &["kubernetes"]),
             ],
             in_use: vec![("d:1".to_owned(), "it is used".to_owned())],
+            continuing: vec!["e:1".to_owned()],
             freed_bytes: 1536,
         };
         let expected = "\
@@ -245,6 +262,7 @@ removed a:1
 given up b:1, which stays: held by nomad
 given up c:1, which stays: held by host and nomad, used by tasks of kubernetes
 kept d:1: it is used
+removing e:1 takes longer, and continues
 1.5 KiB as downloaded were freed
 ";
         assert_eq!(shown(&removals), expected);

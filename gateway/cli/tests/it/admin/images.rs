@@ -1,9 +1,15 @@
 //! Images that an owner gives up.
 
+use std::path::Path;
+
+use axum::Router;
+use axum::extract::Query;
+use axum::routing::{delete, get};
 use http::{Method, StatusCode};
 use switchyard_contract::specs;
 use switchyard_core::id::Owner;
 use switchyard_operator_api::{ImageView, RemovedImageView};
+use tokio::net::UnixListener;
 
 use super::node::{IMAGES, TestNode};
 use super::{Pages, run};
@@ -109,4 +115,65 @@ async fn command_line_prunes_images_that_no_task_uses() {
     // The owner of a list is not taken for that of a removal.
     let output = run(&["images", "--owner", "nomad", "prune", "--socket", &socket]).await;
     assert_eq!(output.status.code(), Some(2));
+}
+
+/// The answer to the removal of an image, as its name says.
+async fn told(Query(query): Query<Vec<(String, String)>>) -> (StatusCode, String) {
+    let named = query.into_iter().find(|(key, _)| key == "name");
+    let (_, name) = named.unwrap();
+    let status = match name.as_str() {
+        "used" => StatusCode::CONFLICT,
+        "missing" => StatusCode::NOT_FOUND,
+        "slow" => StatusCode::GATEWAY_TIMEOUT,
+        "broken" => StatusCode::SERVICE_UNAVAILABLE,
+        _ => {
+            let removed = RemovedImageView {
+                image: name,
+                ..RemovedImageView::default()
+            };
+            return (StatusCode::OK, serde_json::to_string(&removed).unwrap());
+        }
+    };
+    (status, format!("{name} is told\n"))
+}
+
+/// Serves these images as unused ones.
+fn serve_unused(socket: &Path, names: &[&str]) {
+    let image = |name: &&str| ImageView {
+        id: (*name).to_owned(),
+        size_bytes: 1 << 10,
+        ..ImageView::default()
+    };
+    let unused: Vec<ImageView> = names.iter().map(image).collect();
+    let unused = serde_json::to_string(&unused).unwrap();
+    let router = Router::new()
+        .route("/v1/images/unused", get(async move || unused))
+        .route("/v1/images", delete(told));
+    let listener = UnixListener::bind(socket).unwrap();
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prune_goes_on_and_says_what_it_removed_whatever_becomes_of_one_image() {
+    for (names, code, expected) in [
+        (
+            &["missing", "a", "used", "slow", "b"][..],
+            0,
+            "removed a\nremoved b\nkept used: used is told\nremoving slow takes longer, and continues\n2.0 KiB as downloaded were freed\n",
+        ),
+        (&["missing"], 0, "0 B as downloaded were freed\n"),
+        (
+            &["a", "broken", "b"],
+            1,
+            "removed a\n1.0 KiB as downloaded were freed\n",
+        ),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("admin.sock");
+        serve_unused(&socket, names);
+        let socket = socket.display().to_string();
+        let output = run(&["images", "prune", "--socket", &socket]).await;
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+        assert_eq!(output.status.code(), Some(code), "{names:?}");
+    }
 }
