@@ -83,12 +83,16 @@ impl ImageRetention {
 
     async fn give_up_due(&mut self, retention: Duration) -> Result<()> {
         let unused = self.scope.images().unused().await?;
+        let mut failed = None;
         for image in self.unused.due(&unused, Instant::now(), retention) {
-            give_up(&self.scope, image).await?;
-            // One that is pulled again is another one.
-            self.unused.since.remove(&image.id);
+            match give_up(&self.scope, image).await {
+                // One that is pulled again is another one.
+                Ok(()) => drop(self.unused.since.remove(&image.id)),
+                // The others do not wait for it.
+                Err(error) => failed = Some(error),
+            }
         }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 }
 
