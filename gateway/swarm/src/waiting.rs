@@ -14,7 +14,10 @@ use tokio::time::Instant;
 const SERVICES_MAX: usize = 256;
 
 /// Maximum number of characters of a service's name.
-const NAME_MAX: usize = 256;
+pub(crate) const NAME_MAX: usize = 256;
+
+/// Maximum number of characters of a reason: managers get no more of it either.
+pub(crate) const REASON_MAX: usize = 1024;
 
 /// The time after which a service is forgotten of which no task was tried again: its tasks are elsewhere, or it is gone.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
@@ -54,6 +57,7 @@ impl WaitingServices {
         let mut services = self.services.lock();
         services.retain(|_, noted| noted.is_current(now));
         let name = beginning(service, NAME_MAX);
+        let reason = beginning(reason, REASON_MAX);
         if let Some(noted) = services.get_mut(name) {
             noted.tried_at = now;
             let waiting = &mut noted.waiting;
@@ -151,11 +155,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn services_are_few_and_their_names_are_short() {
+    async fn services_are_few_and_their_texts_are_short() {
         let waiting = WaitingServices::default();
         let long = "x".repeat(10_000);
         assert!(waiting.note(&long, "no", true) && !waiting.note(&long, "no", true));
         assert!(names(&waiting)[0].len() < 300);
+        waiting.note("web", &long, false);
+        let longest = waiting.list().iter().map(|one| one.reason.len()).max();
+        assert_eq!(longest, Some(REASON_MAX));
+        assert!(!waiting.note("web", &long, false), "it is the same");
         for number in 0..1000 {
             waiting.note(&number.to_string(), "no", true);
         }

@@ -2,10 +2,12 @@
 
 use switchyard_core::event::UnmetWork;
 use switchyard_core::names::Names;
+use switchyard_linux::beginning;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 
 use super::Worker;
 use crate::life::{Report, State};
+use crate::waiting::{NAME_MAX, REASON_MAX};
 
 impl Worker {
     /// Notes for operators what a task waits for, or why it was rejected, before it has an object.
@@ -20,7 +22,7 @@ impl Worker {
         if waiting.note(service, &report.error, is_rejected) {
             self.shared.scope.announce_unmet(UnmetWork {
                 names: unmet_names(service, task),
-                reason: report.error.clone(),
+                reason: beginning(&report.error, REASON_MAX).to_owned(),
                 is_rejected,
             });
         }
@@ -42,6 +44,7 @@ fn service_of(task: &swarm::Task) -> &str {
 
 /// The names of a task without an object, as those of one that has one. Tasks of global services have no slot.
 fn unmet_names(service: &str, task: &swarm::Task) -> Names {
+    let service = beginning(service, NAME_MAX);
     let display = match (service, task.slot) {
         ("", _) => task.id.clone(),
         (service, 0) => service.to_owned(),
