@@ -173,19 +173,31 @@ async fn unused_images_are_those_that_an_owner_holds_and_no_task_of_it_uses() {
 async fn image_from_which_its_owner_creates_a_task_is_not_unused() {
     let node = node().await;
     let swarm = node.gateway.scope(Owner::Swarm);
-    let image = "registry.test/held:1";
-    let held = node.fake.hold(Method::CreateTask);
-    let created = task(&swarm, image);
-    let tried = async {
-        held.arrived(1).await;
-        assert!(!unused(&swarm).await.iter().any(|name| name == image));
-        // Under another name than that of the task.
-        let id = swarm.images().find(image).await.unwrap().unwrap().id;
-        let removed = swarm.images().remove_unused(id.as_str()).await;
-        assert_eq!(refused(removed), ErrorKind::FailedPrecondition);
-        held.release();
-    };
-    let (_, ()) = tokio::join!(created, tried);
+    let by_id = "registry.test/shared:1";
+    let id = swarm.images().find(by_id).await.unwrap().unwrap().id;
+    // As Swarm asks for images, and as Nomad and kubelets do.
+    for (image, reference) in [
+        ("registry.test/held:1", "registry.test/held:1"),
+        (by_id, id.as_str()),
+    ] {
+        let held = node.fake.hold(Method::CreateTask);
+        let created = task(&swarm, reference);
+        let tried = async {
+            held.arrived(1).await;
+            assert!(!unused(&swarm).await.iter().any(|name| name == image));
+            let nomad = node.gateway.scope(Owner::Nomad);
+            let keepers = nomad.images().other_keepers(image).await.unwrap();
+            assert_eq!(keepers.users, [Owner::Swarm]);
+            // Under another name than that of the task.
+            let id = swarm.images().find(image).await.unwrap().unwrap().id;
+            for name in [image, id.as_str()] {
+                let removed = swarm.images().remove_unused(name).await;
+                assert_eq!(refused(removed), ErrorKind::FailedPrecondition);
+            }
+            held.release();
+        };
+        let (_, ()) = tokio::join!(created, tried);
+    }
     node.is_sound();
 }
 

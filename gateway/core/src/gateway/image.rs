@@ -348,11 +348,11 @@ impl<'s> ScopedImages<'s> {
         })
     }
 
-    /// Returns whether tasks of one of these owners use an image, or are being created from one of its names.
+    /// Returns whether tasks of one of these owners use an image, or are being created from its id or one of its names.
     fn is_used(self, is_user: &dyn Fn(Owner) -> bool, image: &Image) -> bool {
         let is_named = |reference: &str| {
             let mut names = image.repo_tags.iter().chain(&image.repo_digests);
-            names.any(|name| name == reference)
+            reference == image.id.as_str() || names.any(|name| name == reference)
         };
         self.images.is_used(is_user, &image.id, &is_named)
     }
