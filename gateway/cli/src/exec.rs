@@ -29,7 +29,7 @@ pub(super) struct ExecArgs {
     /// Connect standard input.
     #[arg(long, short)]
     interactive: bool,
-    /// Give the command a terminal; standard input must be one too.
+    /// Give the command a terminal; with `--interactive`, standard input must be one too.
     #[arg(long, short)]
     tty: bool,
     /// The beginning of the task's id, or its name as `switchyard ps` shows it; of several of one owner with this
@@ -45,7 +45,9 @@ pub(super) struct ExecArgs {
 pub(super) enum ExecError {
     #[error(transparent)]
     Daemon(#[from] DaemonError),
-    #[error("--tty needs a terminal, and standard input is none: leave it out")]
+    #[error(
+        "--tty with --interactive needs a terminal, and standard input is none: leave one of them out"
+    )]
     NoTerminal,
     #[error("cannot set the terminal up")]
     Terminal(#[source] io::Error),
@@ -73,7 +75,8 @@ pub(super) async fn exec(args: &ExecArgs) -> Result<ExitCode, ExecError> {
         task,
         command,
     } = args;
-    if *tty && !io::stdin().is_terminal() {
+    // As docker: a command may have a terminal of its own without one here, as in a job of cron.
+    if *tty && *interactive && !io::stdin().is_terminal() {
         return Err(ExecError::NoTerminal);
     }
     let request = ExecRequest {

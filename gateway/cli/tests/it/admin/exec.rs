@@ -86,6 +86,13 @@ async fn command_runs_in_the_task_of_any_owner_with_its_streams_and_its_exit_cod
         (output.status.code(), output.stdout.len()),
         (Some(0), 330_000)
     );
+    // A terminal without input needs none here.
+    let output = exec(&pages, &["-t", "job-task", "sh", "-c", script], "").await;
+    assert_eq!(
+        (output.status.code(), output.stderr.as_slice()),
+        (Some(4), &b""[..]),
+        "all output is that of the terminal"
+    );
     // Without `-i` there is no input.
     let output = exec(&pages, &["job-task", "cat"], "told\n").await;
     assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0));
