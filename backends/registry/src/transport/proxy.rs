@@ -243,93 +243,62 @@ mod tests {
     fn variables_are_read_in_both_cases() {
         let tls = "https://registry.example/";
         let plain = "http://registry.example/";
+        let one = |name, value, url, expected| (vec![(name, value)], url, expected);
         // Variables, a URL, and its proxy.
-        let cases: &[(&[(&str, &str)], &str, Option<&str>)] = &[
-            (&[("HTTPS_PROXY", "http://a:1")], tls, Some("http://a:1/")),
-            (&[("https_proxy", "http://a:1")], tls, Some("http://a:1/")),
-            (
-                &[("HTTPS_PROXY", "http://a:1"), ("https_proxy", "http://b:1")],
-                tls,
-                Some("http://a:1/"),
-            ),
-            (
-                &[("HTTPS_PROXY", ""), ("https_proxy", "http://b:1")],
-                tls,
-                Some("http://b:1/"),
-            ),
-            (&[("HTTPS_PROXY", "http://a:1")], plain, None),
-            (&[("HTTP_PROXY", "http://a:1")], plain, Some("http://a:1/")),
-            (&[("http_proxy", "http://a:1")], tls, None),
-            (&[("all_proxy", "http://a:1")], tls, Some("http://a:1/")),
-            (
-                &[("HTTPS_PROXY", "proxy:3128")],
-                tls,
-                Some("http://proxy:3128/"),
-            ),
-            (
-                &[("HTTPS_PROXY", "192.0.2.1:3128")],
+        let cases = [
+            one("HTTPS_PROXY", "http://a:1", tls, Some("http://a:1/")),
+            one("https_proxy", "http://a:1", tls, Some("http://a:1/")),
+            one("HTTPS_PROXY", "http://a:1", plain, None),
+            one("HTTP_PROXY", "http://a:1", plain, Some("http://a:1/")),
+            one("http_proxy", "http://a:1", tls, None),
+            one("all_proxy", "http://a:1", tls, Some("http://a:1/")),
+            one("HTTPS_PROXY", "proxy:3128", tls, Some("http://proxy:3128/")),
+            one(
+                "HTTPS_PROXY",
+                "192.0.2.1:3128",
                 tls,
                 Some("http://192.0.2.1:3128/"),
             ),
-            (
-                &[("HTTPS_PROXY", "socks5://a:1")],
-                tls,
-                Some("socks5://a:1"),
-            ),
-            (
-                &[("HTTPS_PROXY", "http://u:p@a:1")],
+            one("HTTPS_PROXY", "socks5://a:1", tls, Some("socks5://a:1")),
+            one(
+                "HTTPS_PROXY",
+                "http://u:p@a:1",
                 tls,
                 Some("http://u:p@a:1/"),
             ),
-            (&[("HTTPS_PROXY", "http://")], tls, None),
-            (&[("HTTPS_PROXY", "ftp://a:1")], tls, None),
-            (
-                &[
-                    ("HTTPS_PROXY", "http://a:1"),
-                    ("no_proxy", "registry.example"),
-                ],
-                tls,
-                None,
-            ),
-            (
-                &[
-                    ("HTTPS_PROXY", "http://a:1"),
-                    ("NO_PROXY", ""),
-                    ("no_proxy", "*"),
-                ],
-                tls,
-                None,
-            ),
-            (
-                &[
-                    ("HTTPS_PROXY", "http://a:1"),
-                    ("NO_PROXY", "x"),
-                    ("no_proxy", "*"),
-                ],
-                tls,
-                Some("http://a:1/"),
-            ),
-            (&[], tls, None),
+            one("HTTPS_PROXY", "http://", tls, None),
+            one("HTTPS_PROXY", "ftp://a:1", tls, None),
+            one("HTTPS_PROXY", "http://a:1", "https://127.0.0.1:5000/", None),
+            one("HTTPS_PROXY", "http://a:1", "https://localhost/", None),
+            one("HTTPS_PROXY", "http://a:1", "https://[::1]/", None),
+            (vec![], tls, None),
         ];
         for (variables, url, expected) in cases {
-            assert_eq!(
-                proxy(variables, url).as_deref(),
-                *expected,
-                "{url} with {variables:?}"
-            );
+            let found = proxy(&variables, url);
+            assert_eq!(found.as_deref(), expected, "{url} with {variables:?}");
         }
     }
 
     #[test]
-    fn this_host_needs_no_proxy() {
-        for url in [
-            "https://127.0.0.1:5000/",
-            "https://localhost/",
-            "https://[::1]/",
-        ] {
-            let found = proxy(&[("HTTPS_PROXY", "http://a:1")], url);
-            assert_eq!(found, None, "{url}");
+    fn first_name_with_a_value_counts() {
+        let both = |name, value, other, value_of_other| [(name, value), (other, value_of_other)];
+        let through = |variables: &[(&str, &str)]| {
+            let all = [&[("HTTPS_PROXY", "http://a:1")][..], variables].concat();
+            proxy(&all, "https://registry.example/")
+        };
+        let a = Some("http://a:1/");
+        let cases = [
+            (both("https_proxy", "http://b:1", "x", ""), a),
+            (both("NO_PROXY", "", "no_proxy", "*"), None),
+            (both("NO_PROXY", "x", "no_proxy", "*"), a),
+            (both("no_proxy", "registry.example", "x", ""), None),
+        ];
+        for (variables, expected) in cases {
+            assert_eq!(through(&variables).as_deref(), expected, "{variables:?}");
         }
+        let lower = [("HTTPS_PROXY", ""), ("https_proxy", "http://b:1")];
+        let found = proxy(&lower, "https://registry.example/");
+        assert_eq!(found.as_deref(), Some("http://b:1/"));
     }
 
     proptest! {

@@ -300,7 +300,7 @@ async fn redirects_to_another_host_carry_no_credentials_and_no_headers() {
             registry.url()
         ),
     );
-    let client = switchyard_registry::Client::new(switchyard_registry::Config {
+    let client = Client::new(Config {
         hosts_dirs: roots,
         ..quick()
     });
@@ -377,7 +377,7 @@ async fn mirrors_never_see_the_credentials_of_the_registry() {
         mirror.url()
     );
     let (_root, roots) = certs_d(&registry.authority(), &hosts);
-    let client = switchyard_registry::Client::new(switchyard_registry::Config {
+    let client = Client::new(Config {
         hosts_dirs: roots,
         ..quick()
     });

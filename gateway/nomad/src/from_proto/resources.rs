@@ -299,7 +299,7 @@ fn leaf_of(path: &Path, leaf: &str) -> Option<CgroupPlacement> {
     }
     let parent = Path::new("/").join(parts.get(1..)?.iter().collect::<PathBuf>());
     Some(CgroupPlacement::Leaf {
-        path: parent.join(directory_name(leaf)),
+        path: parent.join(directory_name(leaf).as_ref()),
         cpuset: Some(cpuset),
     })
 }

@@ -26,7 +26,6 @@ use tokio::time::timeout;
 
 use super::answers::{failed, refused, text};
 use super::pages::ListenerPages;
-use crate::exec_session::ExecSession;
 
 /// The largest body of a request, in bytes: the kernel allows no longer command either.
 const BODY_MAX: usize = 2 << 20;

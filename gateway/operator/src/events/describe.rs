@@ -291,7 +291,7 @@ mod tests {
         let now = BEGIN + Duration::from_secs(60);
         let event = |at| Event {
             at,
-            owner: switchyard_core::id::Owner::Nomad,
+            owner: Owner::Nomad,
             kind: EventKind::SandboxReady(switchyard_core::id::SandboxId::from_bytes([1; 32])),
             sandbox: None,
             task: None,
