@@ -4,10 +4,12 @@
 //! they are, and nothing is serialized again.
 
 mod annotations;
+mod layers;
 
 use std::collections::BTreeMap;
 
 pub use annotations::SNAPSHOT_ANNOTATION;
+pub use layers::Compression;
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 
@@ -17,22 +19,6 @@ use crate::{Digest, Error, Platform, Platforms, Result};
 
 /// Maximum number of platforms of an index that an error names.
 const OFFERS_SHOWN: usize = 16;
-
-/// The media types of layers that containerd unpacks: each with its compression, and whether it is foreign.
-#[rustfmt::skip]
-const LAYERS: [(&str, Compression, bool); 11] = [
-    ("application/vnd.oci.image.layer.v1.tar", Compression::None, false),
-    ("application/vnd.oci.image.layer.v1.tar+gzip", Compression::Gzip, false),
-    ("application/vnd.oci.image.layer.v1.tar+zstd", Compression::Zstd, false),
-    ("application/vnd.oci.image.layer.nondistributable.v1.tar", Compression::None, true),
-    ("application/vnd.oci.image.layer.nondistributable.v1.tar+gzip", Compression::Gzip, true),
-    ("application/vnd.oci.image.layer.nondistributable.v1.tar+zstd", Compression::Zstd, true),
-    ("application/vnd.docker.image.rootfs.diff.tar", Compression::None, false),
-    ("application/vnd.docker.image.rootfs.diff.tar.gzip", Compression::Gzip, false),
-    ("application/vnd.docker.image.rootfs.diff.tar.zstd", Compression::Zstd, false),
-    ("application/vnd.docker.image.rootfs.foreign.diff.tar", Compression::None, true),
-    ("application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", Compression::Gzip, true),
-];
 
 /// The media types of documents that a manifest request may return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,17 +31,6 @@ pub enum MediaType {
     OciManifest,
     /// `application/vnd.docker.distribution.manifest.v2+json`
     DockerManifest,
-}
-
-/// Compression of a layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Compression {
-    /// Plain tar.
-    None,
-    /// gzip.
-    Gzip,
-    /// Zstandard.
-    Zstd,
 }
 
 /// A descriptor: the media type, digest and size of some content.
@@ -240,32 +215,6 @@ impl Descriptor {
     pub fn is_index(&self) -> bool {
         MediaType::parse(&self.media_type).is_some_and(MediaType::is_index)
     }
-
-    /// Returns whether this is a layer whose owner may not want it distributed: many registries do not have it, and
-    /// where it is then to be had (`urls`) is not asked.
-    #[must_use]
-    pub fn is_foreign_layer(&self) -> bool {
-        self.layer_kind().is_ok_and(|(_, is_foreign)| is_foreign)
-    }
-
-    /// The compression of this layer.
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedMediaType`] for anything that is not a layer.
-    pub fn layer_compression(&self) -> Result<Compression> {
-        self.layer_kind().map(|(compression, _)| compression)
-    }
-
-    /// The compression of a layer, and whether it is a foreign one.
-    fn layer_kind(&self) -> Result<(Compression, bool)> {
-        let known = LAYERS.iter().find(|(name, ..)| *name == self.media_type);
-        let kind = known.map(|(_, compression, is_foreign)| (*compression, *is_foreign));
-        kind.ok_or_else(|| Error::UnsupportedMediaType {
-            what: format!("layer {}", self.digest),
-            media_type: shown(&self.media_type),
-            reason: "which is no image layer that can be unpacked (tar, plain or with gzip or zstd)",
-        })
-    }
 }
 
 // === impl Manifest ===
@@ -346,6 +295,17 @@ impl ImageManifest {
                 });
             }
         }
+        self.layers
+            .iter()
+            .filter(|layer| !layer.is_layer())
+            .try_for_each(|layer| layer.layer_compression().map(|_| ()))
+    }
+
+    /// Checks that all layers can be unpacked. Others are for a snapshotter that provides them itself.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedMediaType`].
+    pub fn check_unpackable(&self) -> Result<()> {
         self.layers
             .iter()
             .try_for_each(|layer| layer.layer_compression().map(|_| ()))

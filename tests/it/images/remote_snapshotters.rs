@@ -28,8 +28,12 @@ fn remote_node(behind: &RefCell<Option<(ExternalContainerd, RemoteSnapshotter)>>
     })
 }
 
-/// Busybox, which the node has, and three layers that no other image has, of which the second has annotations.
-fn image(name: &str) -> Image {
+/// Of layers that nobody but a snapshotter can use, as those of nydus.
+const OTHER_LAYER: &str = "application/vnd.oci.image.layer.nydus.blob.v1";
+
+/// Busybox, which the node has, and three layers that no other image has, of which the second has annotations. Those that are
+/// provided cannot be unpacked.
+fn image(name: &str, provided: &[usize]) -> Image {
     let layer = |number| {
         let file = format!("file{number}");
         let content = format!("{name}{number}\n");
@@ -42,6 +46,9 @@ fn image(name: &str) -> Image {
     manifest["layers"][2]["annotations"] = json!({
         TOC.0: TOC.1, "containerd.io/snapshot/uidmapping": "0:100000:65536", "title": "second",
     });
+    for number in provided {
+        manifest["layers"][*number]["mediaType"] = json!(OTHER_LAYER);
+    }
     image.manifest = Blob::new(
         &image.manifest.media_type,
         manifest.to_string().into_bytes(),
@@ -65,7 +72,7 @@ fn layers_that_a_remote_snapshotter_provides_are_not_downloaded() {
         ("highest", &[3], &[]),
     ];
     for (name, provided, skipped) in cases {
-        let image = image(name);
+        let image = image(name, provided);
         let manifest = node.registry().push(&format!("remote/{name}:1"), &image);
         for number in provided {
             let layer = &image.layers[*number];

@@ -160,6 +160,10 @@ impl PullJob {
     async fn attempt(&self) -> Result<ImageId> {
         let (pull, target, image) = step("resolve_image", self.resolve()).await?;
         let remote = RemoteImage::of(&self.snapshotter, &self.reference, &image.descriptor.digest);
+        if remote.is_none() {
+            let unpackable = image.manifest.check_unpackable();
+            unpackable.map_err(from_registry)?;
+        }
         // Which layers a remote snapshotter provides is not known yet.
         let (before, later) = match (&self.content_disk, &remote) {
             (Some(disk), None) => (Some(disk), None),

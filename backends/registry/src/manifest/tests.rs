@@ -125,8 +125,6 @@ fn layers_that_containerd_unpacks_are_taken() {
             Some(Compression::Gzip),
             true,
         ),
-        ("oci.image.layer.v1.tar+lz4", None, false),
-        ("oci.image.layer.diff.tar", None, false),
         ("oci.image.config.v1+json", None, false),
     ] {
         let media_type = format!("application/vnd.{media_type}");
@@ -140,6 +138,32 @@ fn layers_that_containerd_unpacks_are_taken() {
             compression.is_some(),
             "{media_type}"
         );
+    }
+}
+
+#[test]
+fn layers_for_snapshotters_alone_are_taken_and_cannot_be_unpacked() {
+    for (media_type, is_taken) in [
+        ("oci.image.layer.nydus.blob.v1", true),
+        ("oci.image.layer.v1.erofs", true),
+        ("oci.image.layer.v1.tar+lz4", true),
+        ("oci.image.layer.v1.tar+gzip+encrypted", true),
+        ("oci.image.layer.diff.tar", true),
+        ("oci.image.layers.v1.tar", false),
+        ("oci.image.manifest.v1+json", false),
+        ("docker.image.rootfs.diff.tar.xz", false),
+        ("in-toto+json", false),
+    ] {
+        let media_type = format!("application/vnd.{media_type}");
+        let mut manifest = image();
+        let tar = descriptor("application/vnd.oci.image.layer.v1.tar", "b");
+        manifest["layers"] = json!([tar, descriptor(&media_type, "l")]);
+        let found = parse(None, &manifest);
+        assert_eq!(found.is_ok(), is_taken, "{media_type}: {found:?}");
+        if let Ok((_, Manifest::Image(image))) = found {
+            let refused = image.check_unpackable().unwrap_err();
+            assert!(refused.to_string().contains(&media_type), "{refused}");
+        }
     }
 }
 
