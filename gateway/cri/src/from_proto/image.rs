@@ -72,6 +72,10 @@ fn credentials(auth: cri::AuthConfig, reference: &str) -> Result<Credentials> {
     }
     if !auth.is_empty() {
         let (username, password) = user_and_password(&auth)?;
+        // A secret of nobody is a token to exchange, as it is for containerd.
+        if username.is_empty() && !password.is_empty() {
+            return Ok(Credentials::IdentityToken(password));
+        }
         if is_complete(&password) {
             return Ok(Credentials::Basic { username, password });
         }
@@ -174,6 +178,12 @@ mod tests {
             (["u", "p"], "", ["i", ""], basic("u", "p")),
             (["u", ""], "u:p", ["", "r"], basic("u", "p")),
             (["", ""], "u:", ["", ""], basic("u", "")),
+            // `auth` of nobody is a token itself.
+            (["", ""], ":i", ["", ""], identity()),
+            (["", ""], ":i\0", ["", "r"], identity()),
+            (["u", "p"], ":i", ["", ""], basic("u", "p")),
+            (["", ""], ":", ["", "r"], registry()),
+            (["", ""], ":", ["", ""], basic("", "")),
             (["u", ""], "", ["", ""], basic("u", "")),
         ] {
             let auth = cri::AuthConfig {
