@@ -76,7 +76,7 @@ fn credentials(auth: cri::AuthConfig, reference: &str) -> Result<Credentials> {
         if username.is_empty() && !password.is_empty() {
             return Ok(Credentials::IdentityToken(password));
         }
-        if is_complete(&password) {
+        if !username.is_empty() && is_complete(&password) {
             return Ok(Credentials::Basic { username, password });
         }
     }
@@ -183,7 +183,7 @@ mod tests {
             (["", ""], ":i\0", ["", "r"], identity()),
             (["u", "p"], ":i", ["", ""], basic("u", "p")),
             (["", ""], ":", ["", "r"], registry()),
-            (["", ""], ":", ["", ""], basic("", "")),
+            (["", ""], ":", ["", ""], Credentials::Anonymous),
             (["u", ""], "", ["", ""], basic("u", "")),
         ] {
             let auth = cri::AuthConfig {
