@@ -135,7 +135,7 @@ const NFS_VALUES: [&str; 30] = [
 ];
 
 /// Flags of a bind mount besides `ro` and `rw`, which the runtime takes as they are.
-const BIND_FLAGS: [&str; 9] = [
+const BIND_FLAGS: [&str; 14] = [
     "noexec",
     "exec",
     "nosuid",
@@ -143,8 +143,13 @@ const BIND_FLAGS: [&str; 9] = [
     "nodev",
     "dev",
     "noatime",
+    "atime",
     "relatime",
+    "norelatime",
+    "strictatime",
+    "nostrictatime",
     "nodiratime",
+    "diratime",
 ];
 
 /// The volume that these options of the driver are for. `field` is the path of the options, for errors.
@@ -359,9 +364,9 @@ mod tests {
                 &[
                     ("type", "none"),
                     ("device", "/a"),
-                    ("o", "defaults,bind,sync"),
+                    ("o", "defaults,bind,sync,strictatime"),
                 ],
-                bind("/a", false, &["bind"]),
+                bind("/a", false, &["strictatime", "bind"]),
                 Some("bind"),
             ),
             (
