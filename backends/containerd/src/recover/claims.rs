@@ -16,6 +16,7 @@ use super::inventory::Snapshots;
 use super::plan::{LeftAlone, RecoveryPlan};
 use super::process_query::ProcessQuery;
 use crate::base::fs::blocking;
+use crate::network::kept_ports::KeptPorts;
 use crate::network::ports_of_journal;
 use crate::record::{HostPortsRecord, NetworkRecord, identity_of};
 use crate::recover::Recovery;
@@ -43,14 +44,16 @@ impl Recovery {
         let (Ok(owner), NetworkRecord::Pod) = (record.meta.owner(), &record.network) else {
             return;
         };
-        // Of one that was stopped nothing is forwarded any more.
-        let journal = entry.dirs.cni_journal();
-        if !tokio::fs::try_exists(journal).await.unwrap_or(false) {
-            return;
-        }
         let ports = record.host_ports.as_ref().map(HostPortsRecord::to_core);
         let ports = ports.unwrap_or_default().ports;
-        self.network.keep_ports(id, owner, ports).await;
+        if ports.is_empty() || !KeptPorts::are_kept_for(owner) {
+            return;
+        }
+        // Of one that was stopped nothing is forwarded any more.
+        let journal = entry.dirs.cni_journal();
+        if tokio::fs::try_exists(journal).await.unwrap_or(false) {
+            self.network.keep_ports(id, owner, ports).await;
+        }
     }
 
     /// Reports the objects that are left alone, each with what it holds: what its identity says, the images below its
