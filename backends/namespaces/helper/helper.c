@@ -5,7 +5,7 @@
  *                                     written, creates the namespaces of LETTERS (n, i, t: network, IPC, UTS)
  *                                     inside of it and writes "n"; exits when its input ends
  *   helper idmap USERNS SOURCE TARGET mounts SOURCE, with everything mounted below it, at TARGET, idmapped as in
- *                                     USERNS
+ *                                     USERNS; if something below it cannot be, SOURCE alone is
  *   helper refused PATH               exits with 0 if PATH cannot be written because its mount is read-only
  *   helper unused ID DIR              prints the first project from ID on that is unused on DIR's file system
  *   helper join ID DIR                sets the project of DIR and everything below it to ID
@@ -55,7 +55,8 @@ static int idmap(const char *users, const char *source, const char *target) {
     memset(&attributes, 0, sizeof attributes);
     attributes.attr_set = MOUNT_ATTR_IDMAP;
     attributes.userns_fd = (__u64)ns;
-    if (mount_setattr(tree, "", AT_EMPTY_PATH | AT_RECURSIVE, &attributes, sizeof attributes) != 0)
+    if (mount_setattr(tree, "", AT_EMPTY_PATH | AT_RECURSIVE, &attributes, sizeof attributes) != 0 &&
+        mount_setattr(tree, "", AT_EMPTY_PATH, &attributes, sizeof attributes) != 0)
         return failed("map the ids of a file system");
     if (move_mount(tree, "", AT_FDCWD, target, MOVE_MOUNT_F_EMPTY_PATH) != 0) return failed("place the mount");
     return 0;

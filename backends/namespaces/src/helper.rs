@@ -98,7 +98,8 @@ impl Drop for Holder {
 
 /// Mounts `source` (a directory or a file), with everything mounted below it, at the existing `target`,
 /// idmapped: the ids of files are mapped as the user namespace maps ids, so that files of the host's root
-/// belong to root inside.
+/// belong to root inside. If something that is mounted below it cannot be mapped, such as the namespaces below `/run/netns`,
+/// nothing below it is: so do runtimes that map ids themselves.
 ///
 /// Not idempotent: each call mounts once more. [`crate::mounts::unmount_tree`] unmounts it.
 ///

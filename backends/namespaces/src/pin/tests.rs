@@ -424,6 +424,25 @@ fn namespaces_belong_to_the_user_namespace_and_idmap_works() {
         use std::os::unix::fs::MetadataExt;
         assert_eq!(fs::metadata(target.join("file")).unwrap().uid(), 100_000);
         assert_eq!(fs::metadata(source.join("file")).unwrap().uid(), 0);
+        // What is below it, on a file system that maps no ids, stays as it is.
+        let below = source.join("below");
+        let second = temp.join("second");
+        fs::create_dir(&below).unwrap();
+        fs::create_dir(&second).unwrap();
+        let bind = MsFlags::MS_BIND;
+        mount(
+            Some("/proc/sys"),
+            &below,
+            None::<&Path>,
+            bind,
+            None::<&Path>,
+        )
+        .unwrap();
+        crate::map_ids(&path(Ns::User), &source, &second).unwrap();
+        let owner = |place: &str| fs::metadata(second.join(place)).unwrap().uid();
+        assert_eq!((owner("file"), owner("below/kernel/ostype")), (100_000, 0));
+        mounts::unmount_tree(&second).unwrap();
+        mounts::unmount_tree(&source).unwrap();
         let fault = crate::map_ids(&path(Ns::User), Path::new("/proc"), &target)
             .unwrap_err()
             .to_string();
