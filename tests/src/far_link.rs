@@ -78,7 +78,8 @@ impl FarLink {
         });
         runtime.spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let (up, down) = (Arc::clone(&up), Arc::clone(&down));
+                let up = Arc::clone(&up);
+                let down = Arc::clone(&down);
                 tokio::spawn(async move {
                     // Both sides see the end of a connection that breaks.
                     let _ = relay(client, upstream, &up, &down).await;

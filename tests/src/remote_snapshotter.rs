@@ -213,8 +213,13 @@ impl Snapshots {
         &mut self,
         request: snap::ViewSnapshotRequest,
     ) -> Result<snap::ViewSnapshotResponse, Status> {
-        let (key, parent) = (&request.key, &request.parent);
-        let mounts = self.create(key, parent, request.labels, snap::Kind::View)?;
+        let snap::ViewSnapshotRequest {
+            key,
+            parent,
+            labels,
+            ..
+        } = request;
+        let mounts = self.create(&key, &parent, labels, snap::Kind::View)?;
         Ok(snap::ViewSnapshotResponse { mounts })
     }
 

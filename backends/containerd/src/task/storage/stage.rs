@@ -323,7 +323,8 @@ mod tests {
     #[test]
     fn what_devices_mount_need_not_have_mapped_ids() {
         let root = tempfile::tempdir().unwrap();
-        let (dir, file) = (root.path().join("dir"), root.path().join("file"));
+        let dir = root.path().join("dir");
+        let file = root.path().join("file");
         fs::create_dir(&dir).unwrap();
         fs::write(dir.join("inside"), "x").unwrap();
         fs::write(&file, "x").unwrap();
@@ -355,8 +356,8 @@ mod tests {
                 at: at.to_owned(),
                 source,
             };
-            let (opened, views) = (HashMap::new(), HashMap::new());
-            let staged = mount_staged(&record, &opened, &views, Some(&users), &stage);
+            let none = HashMap::new();
+            let staged = mount_staged(&record, &none, &HashMap::new(), Some(&users), &stage);
             assert_eq!(staged.is_ok(), is_mounted, "{at}: {staged:?}");
         }
         let read = |place: &str| fs::read_to_string(stage.join(place));

@@ -77,7 +77,8 @@ impl RangeDownload {
             has_digest: true,
         };
         let reply = self.pull.get(asked, target).await?;
-        let (mut response, host) = (reply.response, reply.host);
+        let mut response = reply.response;
+        let host = reply.host;
         if response.status() != StatusCode::PARTIAL_CONTENT {
             let reason = format!(
                 "{host} answered {} to the request of a range",
