@@ -18,6 +18,9 @@ const MAX_VALUES: usize = 200_000;
 /// The handle of the tags of the types that every YAML has.
 const CORE_TAG: &str = "tag:yaml.org,2002:";
 
+/// The key whose value is an object, or a list of objects, with further entries.
+const MERGE_KEY: &str = "<<";
+
 /// Parses a text with a single document. The error describes what is wrong, also if the document is too large
 /// or has what JSON cannot express.
 pub(super) fn read(text: &str) -> Result<Value, String> {
@@ -45,6 +48,8 @@ pub(super) fn read(text: &str) -> Result<Value, String> {
                 reader.open(anchor, Content::Object(Map::new(), None))?
             }
             Event::SequenceEnd | Event::MappingEnd => reader.close()?,
+            Event::Scalar(text, TScalarStyle::Plain, _, None)
+                if text == MERGE_KEY && reader.merge() => {}
             Event::Scalar(text, style, anchor, tag) => {
                 let value = scalar(text, style, tag.as_ref())?;
                 reader.scalar(value, anchor)?;
@@ -77,7 +82,13 @@ struct Open {
 enum Content {
     List(Vec<Value>),
     /// An object, with the key whose value comes next.
-    Object(Map<String, Value>, Option<String>),
+    Object(Map<String, Value>, Option<Key>),
+}
+
+enum Key {
+    Name(String),
+    /// [`MERGE_KEY`].
+    Merge,
 }
 
 /// A complete value.
@@ -115,7 +126,12 @@ impl Reader {
         };
         let value = match content {
             Content::List(items) => Value::Array(items),
-            Content::Object(_, Some(key)) => return Err(format!("key {key:?} has no value")),
+            Content::Object(_, Some(Key::Name(key))) => {
+                return Err(format!("key {key:?} has no value"));
+            }
+            Content::Object(_, Some(Key::Merge)) => {
+                return Err(format!("key {MERGE_KEY:?} has no value"));
+            }
             Content::Object(object, None) => Value::Object(object),
         };
         self.insert(
@@ -138,6 +154,17 @@ impl Reader {
                 depth: 1,
             },
         )
+    }
+
+    /// Takes a merge key, if a key comes next.
+    fn merge(&mut self) -> bool {
+        match self.open.last_mut().map(|open| &mut open.content) {
+            Some(Content::Object(_, key @ None)) => {
+                *key = Some(Key::Merge);
+                true
+            }
+            Some(Content::Object(_, Some(_)) | Content::List(_)) | None => false,
+        }
     }
 
     fn alias(&mut self, anchor: usize) -> Result<(), String> {
@@ -181,20 +208,49 @@ impl Reader {
             Content::List(items) => items.push(value),
             Content::Object(object, key) => match key.take() {
                 None => match value {
-                    Value::String(text) => *key = Some(text),
-                    simple @ (Value::Bool(_) | Value::Number(_)) => *key = Some(simple.to_string()),
+                    Value::String(text) => *key = Some(Key::Name(text)),
+                    simple @ (Value::Bool(_) | Value::Number(_)) => {
+                        *key = Some(Key::Name(simple.to_string()));
+                    }
                     other @ (Value::Null | Value::Array(_) | Value::Object(_)) => {
                         return Err(format!("{other} is no key"));
                     }
                 },
-                Some(key) if object.contains_key(&key) => {
-                    return Err(format!("key {key:?} is there twice"));
-                }
-                Some(key) => drop(object.insert(key, value)),
+                Some(Key::Name(key)) => put(object, key, value)?,
+                Some(Key::Merge) => merge(object, value)?,
             },
         }
         Ok(())
     }
+}
+
+fn put(object: &mut Map<String, Value>, key: String, value: Value) -> Result<(), String> {
+    if object.contains_key(&key) {
+        return Err(format!("key {key:?} is there twice"));
+    }
+    object.insert(key, value);
+    Ok(())
+}
+
+/// Adds the entries of the value of a merge key. As in the reference implementation, none may be there already.
+fn merge(object: &mut Map<String, Value>, value: Value) -> Result<(), String> {
+    let parts = match value {
+        Value::Array(parts) => parts,
+        one @ (Value::Null
+        | Value::Bool(_)
+        | Value::Number(_)
+        | Value::String(_)
+        | Value::Object(_)) => vec![one],
+    };
+    for part in parts {
+        let Value::Object(entries) = part else {
+            return Err(format!("the value of {MERGE_KEY:?} is no object"));
+        };
+        for (key, value) in entries {
+            put(object, key, value)?;
+        }
+    }
+    Ok(())
 }
 
 /// The value of a scalar.
@@ -293,6 +349,30 @@ mod tests {
         refused("a: 1\na: 2\n", "\"a\" is there twice");
         refused("a: &x [*x]\n", "a value that is none");
         refused("a: !!binary x\n", "is not supported");
+        refused("a: 1\n<<: {a: 2}\n", "\"a\" is there twice");
+        refused("<<: {a: 1}\na: 2\n", "\"a\" is there twice");
+        refused("<<: 7\n", "\"<<\" is no object");
+        refused("<<: [{a: 1}, [b]]\n", "\"<<\" is no object");
+    }
+
+    #[test]
+    fn entries_of_a_merge_key_belong_to_its_object() {
+        for (text, expected) in [
+            (
+                "x: &x {a: 1}\ny:\n  b: 2\n  <<: *x\n",
+                json!({ "x": { "a": 1 }, "y": { "a": 1, "b": 2 } }),
+            ),
+            ("<<: [{a: 1}, {b: 2}]\n", json!({ "a": 1, "b": 2 })),
+            (
+                "a: {<<: {b: {<<: {c: 1}}}}\n",
+                json!({ "a": { "b": { "c": 1 } } }),
+            ),
+            ("<<: {}\na: <<\n", json!({ "a": "<<" })),
+            ("'<<': {a: 1}\n", json!({ "<<": { "a": 1 } })),
+            ("[<<]\n", json!(["<<"])),
+        ] {
+            assert_eq!(read(text), Ok(expected), "{text}");
+        }
     }
 
     #[test]

@@ -56,6 +56,7 @@ fn values_mean_what_they_mean_to_the_reference_implementation() {
             "{mounts: [{hostPath: /a, containerPath: /b, type: \"\", options: null}]}".to_owned(),
             &"{mounts: [{hostPath: /a, containerPath: /b}]}".to_owned(),
         ),
+        ("{<<: [{env: [A=b]}]}".to_owned(), &env),
         (
             "{intelRdt: {closID: 7, memBwSchema: \"\", schemata: null}}".to_owned(),
             &"{intelRdt: {closID: '7'}}".to_owned(),
