@@ -1,5 +1,6 @@
 //! Reports of the command line on sandboxes, tasks and images of all owners, by user.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
@@ -128,7 +129,8 @@ fn members_of_the_socket_group_read_and_root_alone_changes() {
             "{words:?}: {error}"
         );
     }
-    let changes: [&[&str]; 10] = [
+    let socket = node.root().run().join("admin.sock").display().to_string();
+    let changes: [&[&str]; 11] = [
         &["inspect", "--env", &id],
         &["config", "reload"],
         &["log", "level", "debug"],
@@ -137,6 +139,8 @@ fn members_of_the_socket_group_read_and_root_alone_changes() {
         &["devices", "release", &lease],
         &["volume", "rm", "none"],
         &["images", "rm", "none"],
+        // What follows the task is the command's.
+        &["exec", "--socket", &socket, &id, "true"],
         &["swarm", "leave"],
         &["page"],
     ];
@@ -419,4 +423,48 @@ fn watch_goes_on_over_a_restart_of_the_daemon() {
         after && errors.matches("waiting for the daemon").count() == 1,
         "{after} {errors}"
     );
+}
+
+#[test]
+fn command_of_an_operator_ends_with_the_daemon_that_carries_it() {
+    let node = TestNode::start();
+    let pod = node.pod("carrying");
+    let id = pod.start(&node.container("main", &["sleep", "1000"]));
+    let exec = |script: &str| {
+        let mut command = Command::new(switchyard_tests::daemon::binary());
+        command
+            .args(["exec", "--socket"])
+            .arg(node.root().run().join("admin.sock"))
+            .arg(&id)
+            .args(["sh", "-c", script]);
+        command
+    };
+    let commands = || {
+        let listed = exec("cat /proc/[0-9]*/cmdline | tr '\\0' ' '").output();
+        String::from_utf8_lossy(&listed.expect("the binary exists").stdout).into_owned()
+    };
+    for is_killed in [true, false] {
+        let mut client = exec("echo begun; exec sleep 77777")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary exists");
+        let output = client.stdout.as_mut().expect("it is piped");
+        output.read_exact(&mut [0; 6]).expect("it prints");
+        assert!(commands().contains("sleep 77777"));
+        if is_killed {
+            node.daemon().kill9();
+        }
+        node.daemon().restart();
+        let error = refused(&client.wait_with_output().expect("it is ours"));
+        assert!(
+            error.contains("the session has ended before the command"),
+            "{error}"
+        );
+        let is_gone = eventually(LIMIT, || {
+            let text = commands();
+            text.contains("sleep 1000") && !text.contains("sleep 77777")
+        });
+        assert!(is_gone, "{is_killed}: {}", commands());
+    }
 }
