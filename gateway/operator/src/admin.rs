@@ -14,7 +14,7 @@
 //! | `/v1/inspect?name=…&env=true` | an [`InspectionView`](switchyard_operator_api::InspectionView) as JSON, with `env` also what may be secret, for root alone; on the unix socket only |
 //! | `/v1/images?owner=…` | [`ImageView`](switchyard_operator_api::ImageView)s as JSON; on the unix socket only |
 //! | `/v1/images/unused?owner=…` | the same of the images that an owner holds and does not use; on the unix socket only |
-//! | `DELETE /v1/images?owner=…&name=…` | releases an owner's hold on an image that it does not use, and removes the image unless others keep it: a [`RemovedImageView`](switchyard_operator_api::RemovedImageView) as JSON; on the unix socket only |
+//! | `DELETE /v1/images?owner=…&name=…` | releases an owner's hold on an image that it does not use, and removes the image unless others keep it: a [`RemovedImageView`](switchyard_operator_api::RemovedImageView) as JSON, or 202 if that takes long and continues; on the unix socket only |
 //! | `/v1/images/leases` | [`ImageLeaseView`](switchyard_operator_api::ImageLeaseView)s as JSON: what keeps content without an image; on the unix socket only |
 //! | `/v1/tasks/log?name=…` | a [`TaskLogView`](switchyard_operator_api::TaskLogView) as JSON: where the log of a task is; on the unix socket only |
 //! | `POST /v1/exec` | runs a command in a task, as the JSON in the body says: 101, and then [frames](switchyard_operator_api::FrameKind); on the unix socket only |

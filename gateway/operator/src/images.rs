@@ -15,7 +15,8 @@ use crate::inspect;
 /// # Errors
 /// Those of [`ScopedImages::unused`](switchyard_core::gateway::ScopedImages::unused) and [`inspect::images`].
 pub(crate) async fn unused(gateway: &Gateway, owner: Owner) -> Result<Vec<ImageView>> {
-    let unused = gateway.scope(owner).images().unused().await?;
+    let scope = gateway.scope(owner);
+    let unused = inspect::in_time(scope.images().unused()).await?;
     let ids: BTreeSet<&str> = unused.iter().map(|image| image.id.as_str()).collect();
     let mut images = inspect::images(gateway).await?;
     images.retain(|image| ids.contains(image.id.as_str()));
@@ -35,7 +36,7 @@ pub(crate) async fn remove(
 ) -> Result<RemovedImageView> {
     let scope = gateway.scope(owner);
     // The removal of one that does not exist succeeds, and the name may be misspelt.
-    let found = gateway.images().store().get(name).await?;
+    let found = inspect::in_time(gateway.images().store().get(name)).await?;
     check_removable(owner, name, found.as_ref())?;
     scope.images().remove_unused(name).await?;
     let ImageKeepers { holders, users } = scope.images().other_keepers(name).await?;

@@ -61,8 +61,7 @@ pub async fn images(gateway: &Gateway) -> Result<Vec<ImageView>> {
             "what a predecessor left is being recovered: try again",
         ));
     }
-    let images = tokio::time::timeout(LIMIT, gateway.images().store().list()).await;
-    let images = images.map_err(|_| late())??;
+    let images = in_time(gateway.images().store().list()).await?;
     let mut tasks = Vec::new();
     for owner in Owner::ALL {
         tasks.extend(gateway.scope(owner).tasks().list()?);
@@ -145,7 +144,7 @@ fn disclosed(inspection: Result<Inspection>, disclosure: Disclosure) -> Result<R
     }
 }
 
-async fn in_time<T>(query: impl Future<Output = Result<T>>) -> Result<T> {
+pub(crate) async fn in_time<T>(query: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::time::timeout(LIMIT, query)
         .await
         .unwrap_or_else(|_| Err(late()))

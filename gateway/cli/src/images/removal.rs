@@ -9,7 +9,7 @@ use serde::Serialize;
 use switchyard_operator_api::text::{parse_duration, short_reference, size};
 use switchyard_operator_api::{ImageView, RemovedImageView};
 
-use crate::daemon::{DaemonError, Target, ask, parse, send};
+use crate::daemon::{DaemonError, Target, ask, parse, request};
 use crate::output::{Format, print, print_json};
 use crate::watch::OWNERS;
 
@@ -150,13 +150,16 @@ async fn remove_one(
     let mut query = url::form_urlencoded::Serializer::new(String::new());
     query.append_pair("owner", owner).append_pair("name", image);
     let path = format!("/v1/images?{}", query.finish());
-    match send(&target.socket, Method::DELETE, &path).await {
-        Ok(body) => parse("/v1/images", &body).map_err(ImageRefusal::Error),
+    match request(&target.socket, Method::DELETE, &path).await {
+        Ok((StatusCode::ACCEPTED, text)) => {
+            let text = String::from_utf8_lossy(&text).trim().to_owned();
+            Err(ImageRefusal::Continues(text))
+        }
+        Ok((_, body)) => parse("/v1/images", &body).map_err(ImageRefusal::Error),
         // The text says by itself what is meant.
         Err(DaemonError::Refused { path, status, text }) => Err(match status {
             StatusCode::CONFLICT => ImageRefusal::Stays(text),
             StatusCode::NOT_FOUND => ImageRefusal::Missing(text),
-            StatusCode::GATEWAY_TIMEOUT => ImageRefusal::Continues(text),
             StatusCode::BAD_REQUEST => ImageRefusal::Error(DaemonError::Message(text)),
             status => ImageRefusal::Error(DaemonError::Refused { path, status, text }),
         }),

@@ -110,14 +110,15 @@ async fn remove_image(
     match timeout(REMOVAL_LIMIT, pages.admin.node.remove_image(owner, &name)).await {
         Ok(Ok(removed)) => json(&removed),
         Ok(Err(error)) => failed(&error),
-        Err(_) => continues("image"),
+        // No error: clients go on with other images.
+        Err(_) => continues("image", StatusCode::ACCEPTED),
     }
 }
 
 /// The answer while a removal continues.
-fn continues(what: &str) -> Response {
+fn continues(what: &str, status: StatusCode) -> Response {
     let why = format!("the {what} is not removed after {REMOVAL_LIMIT:?}: the removal continues\n");
-    text(StatusCode::GATEWAY_TIMEOUT, why)
+    text(status, why)
 }
 
 async fn image_leases(State(pages): State<ListenerPages>) -> Response {
@@ -152,7 +153,7 @@ async fn remove_volume(
     match timeout(REMOVAL_LIMIT, pages.admin.node.remove_volume(owner, name)).await {
         Ok(Ok(())) => text(StatusCode::NO_CONTENT, String::new()),
         Ok(Err(error)) => failed(&error),
-        Err(_) => continues("volume"),
+        Err(_) => continues("volume", StatusCode::GATEWAY_TIMEOUT),
     }
 }
 

@@ -5,21 +5,25 @@ use std::os::fd::OwnedFd;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
+use axum::body::Body;
 use bytes::Bytes;
-use http::{Method, StatusCode};
+use http::header::UPGRADE;
+use http::{Method, Request, StatusCode};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{LocalModes, tcgetattr};
 use serde_json::json;
+use switchyard_config::ContainerMetrics;
 use switchyard_core::id::Owner;
 use switchyard_core::object::Task;
 use switchyard_fake::Method as BackendMethod;
+use switchyard_operator::admin::Reach;
 use switchyard_operator_api::{EXEC_PATH, EXEC_PROTOCOL, FrameHead, FrameKind};
 use switchyard_socket::channel::{self, UpgradeAnswer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::node::{TestNode, endless};
+use super::node::{TestNode, ask_as_root, endless};
 use super::{Pages, run};
 use crate::support::{exe, soon};
 
@@ -225,16 +229,15 @@ async fn start_that_hangs_is_answered_before_the_connection_is_closed() {
     let node = TestNode::new().await;
     running(&node, Owner::Swarm, "web").await;
     let hold = node.fake.hold(BackendMethod::Exec);
-    let pages = Pages::serve(node).await;
-    let socket = pages.node.dir.path().join("admin.sock");
-    let body = Bytes::from(json!({ "task": "web", "command": ["true"] }).to_string());
-    // The clock of the test advances only by what is waited for.
-    let answer = channel::upgrade(&socket, EXEC_PATH, EXEC_PROTOCOL, body).await;
-    let UpgradeAnswer::Answered(status, text) = answer.unwrap() else {
-        panic!("it cannot have begun")
-    };
-    assert_eq!(status, StatusCode::GATEWAY_TIMEOUT);
-    assert!(text.starts_with(b"the command was not started"), "{text:?}");
+    let router = node.pages(ContainerMetrics::Local).router(Reach::Local);
+    let body = json!({ "task": "web", "command": ["true"] }).to_string();
+    let request = Request::post(EXEC_PATH)
+        .header(UPGRADE, EXEC_PROTOCOL)
+        .body(Body::from(body))
+        .unwrap();
+    let (status, text) = ask_as_root(&router, request).await;
+    assert_eq!(status, StatusCode::GATEWAY_TIMEOUT, "{text}");
+    assert!(text.starts_with("the command was not started"), "{text}");
     drop(hold);
 }
 

@@ -3,19 +3,23 @@
 use std::path::Path;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::Query;
 use axum::routing::{delete, get};
-use http::{Method, StatusCode};
+use http::{Method, Request, StatusCode};
+use switchyard_config::ContainerMetrics;
 use switchyard_contract::specs;
 use switchyard_core::id::Owner;
+use switchyard_fake::Method as BackendMethod;
+use switchyard_operator::admin::Reach;
 use switchyard_operator_api::{ImageView, RemovedImageView};
 use tokio::net::UnixListener;
 
-use super::node::{IMAGES, TestNode};
+use super::node::{IMAGES, TestNode, ask_as_root};
 use super::{Pages, run};
 
-/// The pages of a node on which Swarm holds both images, the second one together with Nomad, and Kubernetes none.
-async fn pages() -> Pages {
+/// A node on which Swarm holds both images, the second one together with Nomad, and Kubernetes none.
+async fn node() -> TestNode {
     let node = TestNode::new().await;
     let [one, two] = IMAGES;
     for (owner, image) in [
@@ -25,7 +29,11 @@ async fn pages() -> Pages {
     ] {
         node.pull(owner, image).await;
     }
-    Pages::serve(node).await
+    node
+}
+
+async fn pages() -> Pages {
+    Pages::serve(node().await).await
 }
 
 async fn unused(pages: &Pages, owner: &str) -> Vec<String> {
@@ -124,8 +132,8 @@ async fn told(Query(query): Query<Vec<(String, String)>>) -> (StatusCode, String
     let status = match name.as_str() {
         "used" => StatusCode::CONFLICT,
         "missing" => StatusCode::NOT_FOUND,
-        "slow" => StatusCode::GATEWAY_TIMEOUT,
-        "broken" => StatusCode::SERVICE_UNAVAILABLE,
+        "slow" => StatusCode::ACCEPTED,
+        "broken" => StatusCode::GATEWAY_TIMEOUT,
         _ => {
             let removed = RemovedImageView {
                 image: name,
@@ -175,5 +183,45 @@ async fn prune_goes_on_and_says_what_it_removed_whatever_becomes_of_one_image() 
         let output = run(&["images", "prune", "--socket", &socket]).await;
         assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
         assert_eq!(output.status.code(), Some(code), "{names:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn images_are_not_waited_for_longer_than_a_page_may_take() {
+    let node = node().await;
+    let router = node.pages(ContainerMetrics::Local).router(Reach::Local);
+    let [one, two] = IMAGES;
+    let ask = async |method: Method, path: &str| {
+        let request = Request::builder().method(method).uri(path);
+        ask_as_root(&router, request.body(Body::empty()).unwrap()).await
+    };
+    let path = |image: &str| format!("/v1/images?owner=swarm&name={image}");
+    let listed = "/v1/images/unused?owner=swarm";
+
+    let hold = node.fake.hold(BackendMethod::ListImages);
+    let (status, text) = ask(Method::GET, listed).await;
+    assert_eq!(status, StatusCode::GATEWAY_TIMEOUT, "{text}");
+    drop(hold);
+    let hold = node.fake.hold(BackendMethod::GetImage);
+    let (status, text) = ask(Method::DELETE, &path(one)).await;
+    assert_eq!(status, StatusCode::GATEWAY_TIMEOUT, "{text}");
+    drop(hold);
+    let hold = node.fake.hold(BackendMethod::RemoveImage);
+    let (status, text) = ask(Method::DELETE, &path(two)).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{text}");
+    assert!(text.contains("the removal continues"), "{text}");
+    drop(hold);
+    // It continues, and the removal that never began does not.
+    loop {
+        let (_, text) = ask(Method::GET, listed).await;
+        let unused: Vec<ImageView> = serde_json::from_str(&text).unwrap();
+        match &unused[..] {
+            [left] => {
+                assert_eq!(left.tags, [one]);
+                break;
+            }
+            unused => assert_eq!(unused.len(), 2),
+        }
+        tokio::task::yield_now().await;
     }
 }

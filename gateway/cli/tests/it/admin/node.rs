@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use axum::body::{Body, to_bytes};
 use futures::future::BoxFuture;
+use http::StatusCode;
 use parking_lot::Mutex;
 use switchyard_config::{AdminConfig, AuditConfig, AuditTarget, ContainerMetrics, Sources, load};
 use switchyard_contract::specs;
@@ -14,6 +16,7 @@ use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::image::{Credentials, PullRequest};
 use switchyard_core::names::Names;
 use switchyard_core::object::{Sandbox, Task};
+use switchyard_core::operation::Caller;
 use switchyard_core::spec::{Meta, Reserved, SandboxSpec, TaskSpec};
 use switchyard_daemon::reload::Reloader;
 use switchyard_daemon::reports::swarm::SwarmHandle;
@@ -34,6 +37,7 @@ use switchyard_operator_api::{HostView, RestartReport};
 use switchyard_telemetry::LogLevel;
 use tempfile::TempDir;
 use tokio::sync::watch;
+use tower::ServiceExt as _;
 
 /// Images of the registry beside busybox, for tests that pull them.
 pub(super) const IMAGES: [&str; 2] = ["docker.io/library/one:1", "docker.io/library/two:2"];
@@ -109,6 +113,23 @@ pub(super) fn broken() -> BackendCondition {
         reason: "Broken".to_owned(),
         message: "gone".to_owned(),
     }
+}
+
+/// The answer to a request of root on the unix socket, without that socket: for tests with a clock of their own, which
+/// sockets would advance.
+pub(super) async fn ask_as_root(
+    router: &axum::Router,
+    request: http::Request<Body>,
+) -> (StatusCode, String) {
+    let root = Caller {
+        listener: "admin socket",
+        uid: Some(0),
+        pid: None,
+    };
+    let answer = root.scope(router.clone().oneshot(request)).await.unwrap();
+    let (head, body) = answer.into_parts();
+    let body = to_bytes(body, 1 << 20).await.unwrap();
+    (head.status, String::from_utf8(body.to_vec()).unwrap())
 }
 
 /// The names in the labels of a task, or else in those of its sandbox.
