@@ -12,6 +12,7 @@ use switchyard_contract::specs;
 use switchyard_core::id::Owner;
 use switchyard_fake::Method as BackendMethod;
 use switchyard_operator::admin::Reach;
+use switchyard_operator_api::text::short_reference;
 use switchyard_operator_api::{ImageView, RemovedImageView};
 use tokio::net::UnixListener;
 
@@ -184,6 +185,27 @@ async fn prune_goes_on_and_says_what_it_removed_whatever_becomes_of_one_image() 
         assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
         assert_eq!(output.status.code(), Some(code), "{names:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn image_without_a_tag_is_removed_by_the_name_that_is_shown() {
+    let pages = pages().await;
+    let socket = pages.socket();
+    let (_, listed) = pages.get("/v1/images/unused?owner=swarm").await;
+    let images: Vec<ImageView> = serde_json::from_str(&listed).unwrap();
+    let [one, _] = IMAGES;
+    let held = images.iter().find(|image| image.tags == [one]).unwrap();
+    let shown = short_reference(&held.digests[0]);
+    assert!(shown.len() < held.digests[0].len(), "{shown}");
+    let output = run(&["images", "rm", &shown, "--socket", &socket]).await;
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap(),
+        format!("removed {shown}\n")
+    );
+    let output = run(&["images", "rm", &shown, "--socket", &socket]).await;
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("the node has no image"), "{text}");
 }
 
 #[tokio::test(start_paused = true)]
