@@ -12,11 +12,17 @@ use super::codes::orchestrators::{
 };
 use super::facts::{Facts, seen_by};
 use super::finding::{Finding, Severity};
-use super::text::yaml_value;
+use super::text::{top_level_value, yaml_value};
 use super::view::FileKind;
 
 /// Path of the configuration with kubeadm and most other installers.
 const CONFIG: &str = "/var/lib/kubelet/config.yaml";
+
+/// The extension of the files that a kubelet reads in the directory of its option `--config-dir`.
+const DROP_IN: &str = "conf";
+
+/// At most so many of these files are read.
+const DROP_INS_MAX: usize = 256;
 
 /// Path of kubeadm's arguments.
 const KUBEADM_FLAGS: &str = "/var/lib/kubelet/kubeadm-flags.env";
@@ -46,10 +52,11 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     found
 }
 
-/// The known configuration of the kubelet: its arguments, those that kubeadm gives it, and its file.
+/// The known configuration of the kubelet: its arguments, those that kubeadm gives it, and its files.
 struct Kubelet {
     args: Vec<(String, String)>,
-    config: String,
+    /// The content of each file: a key of a later one wins over that of an earlier one.
+    files: Vec<String>,
 }
 
 impl Kubelet {
@@ -61,6 +68,7 @@ impl Kubelet {
             "cgroup-driver",
             "fail-swap-on",
             "config",
+            "config-dir",
         ]
         .map(str::to_owned);
         for option in options {
@@ -72,16 +80,21 @@ impl Kubelet {
         }
         let mut kubelet = Self {
             args,
-            config: String::new(),
+            files: Vec::new(),
         };
-        let file = Path::new(kubelet.arg("config").unwrap_or(CONFIG));
-        let file = match process {
-            Some(process) => seen_by(&*facts.view, process, file).ok(),
-            None => Some(file.to_owned()),
+        let seen = |path: &str| match process {
+            Some(process) => seen_by(&*facts.view, process, Path::new(path)).ok(),
+            None => Some(PathBuf::from(path)),
         };
-        kubelet.config = file
-            .and_then(|file| facts.view.text(file))
-            .unwrap_or_default();
+        let config = kubelet.arg("config").unwrap_or(CONFIG);
+        let mut files: Vec<PathBuf> = seen(config).into_iter().collect();
+        if let Some(dir) = kubelet.arg("config-dir").and_then(seen) {
+            files.extend(drop_ins(facts, &dir));
+        }
+        kubelet.files = files
+            .iter()
+            .filter_map(|file| facts.view.text(file))
+            .collect();
         kubelet
     }
 
@@ -92,14 +105,17 @@ impl Kubelet {
             .map(|(_, value)| value.as_str())
     }
 
-    /// A setting: an argument wins over the key of the file.
-    fn setting(&self, option: &str, key: &str) -> Option<&str> {
-        self.arg(option).or_else(|| yaml_value(&self.config, key))
+    /// A setting: an argument wins over the key of a file.
+    fn setting(&self, option: &str, key: &str) -> Option<String> {
+        let mut files = self.files.iter().rev();
+        self.arg(option)
+            .map(str::to_owned)
+            .or_else(|| files.find_map(|file| top_level_value(file, key)))
     }
 
     fn endpoint(&self) -> Option<PathBuf> {
         let endpoint = self.setting("container-runtime-endpoint", "containerRuntimeEndpoint")?;
-        Some(socket_of(endpoint))
+        Some(socket_of(&endpoint))
     }
 
     fn is_ours(&self, facts: &Facts) -> bool {
@@ -150,7 +166,7 @@ impl Kubelet {
         };
         let theirs = self
             .setting("cgroup-driver", "cgroupDriver")
-            .unwrap_or("cgroupfs");
+            .unwrap_or_else(|| "cgroupfs".to_owned());
         (theirs != ours).then(|| {
             let found =
                 format!("the kubelet's cgroupDriver is {theirs}, cgroup.driver here is {ours}");
@@ -171,7 +187,7 @@ impl Kubelet {
             .skip(1)
             .filter_map(|line| line.split_whitespace().next())
             .collect();
-        let fails = self.setting("fail-swap-on", "failSwapOn") != Some("false");
+        let fails = self.setting("fail-swap-on", "failSwapOn").as_deref() != Some("false");
         (fails && !devices.is_empty()).then(|| {
             let found = format!(
                 "/proc/swaps has {}, and failSwapOn is true",
@@ -180,6 +196,16 @@ impl Kubelet {
             Finding::new(&SWAP, found).command("swapoff -a")
         })
     }
+}
+
+/// The files of a directory that a kubelet reads after its configuration file, in its order.
+fn drop_ins(facts: &Facts, dir: &Path) -> Vec<PathBuf> {
+    let names = facts.view.list(dir).unwrap_or_default();
+    let paths = names.iter().map(|name| dir.join(name));
+    paths
+        .filter(|path| path.extension().is_some_and(|it| it == DROP_IN))
+        .take(DROP_INS_MAX)
+        .collect()
 }
 
 /// An argument in the file of kubeadm: `KUBELET_KUBEADM_ARGS="--name=value ..."`.

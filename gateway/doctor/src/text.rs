@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use serde_json::Value;
+
 /// The value of a key at the top level of a YAML file: a scalar on the key's own line.
 pub(super) fn yaml_value<'t>(text: &'t str, key: &str) -> Option<&'t str> {
     let value = text
@@ -10,6 +12,19 @@ pub(super) fn yaml_value<'t>(text: &'t str, key: &str) -> Option<&'t str> {
     let value = value.split(" #").next().unwrap_or(value).trim();
     let bare = value.trim_matches(['"', '\'']);
     (!bare.is_empty()).then_some(bare)
+}
+
+/// The value of a key at the top level of a YAML file, which may be written as JSON: a scalar.
+pub(super) fn top_level_value(text: &str, key: &str) -> Option<String> {
+    if !text.trim_start().starts_with('{') {
+        return yaml_value(text, key).map(str::to_owned);
+    }
+    let object: Value = serde_json::from_str(text).ok()?;
+    match object.get(key)? {
+        Value::String(value) => (!value.is_empty()).then(|| value.clone()),
+        value @ (Value::Bool(_) | Value::Number(_)) => Some(value.to_string()),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+    }
 }
 
 /// The first and the last number of a range, separated by blanks or a dash.
@@ -57,6 +72,20 @@ mod tests {
         assert_eq!(yaml_value(text, "kind"), Some("KubeletConfiguration"));
         assert_eq!(yaml_value(text, "empty"), None);
         assert_eq!(yaml_value(text, "kin"), None);
+    }
+
+    #[test]
+    fn values_of_json_are_found_too() {
+        let text = " {\"a\": {\"b\": 1}, \"b\": \"x\", \"c\": false, \"d\": 2, \"e\": \"\", \"f\": null}\n";
+        let value = |key| top_level_value(text, key);
+        assert_eq!(value("b").as_deref(), Some("x"));
+        assert_eq!(value("c").as_deref(), Some("false"));
+        assert_eq!(value("d").as_deref(), Some("2"));
+        for key in ["a", "e", "f", "g"] {
+            assert_eq!(value(key), None, "{key}");
+        }
+        assert_eq!(top_level_value("b: x\n", "b").as_deref(), Some("x"));
+        assert_eq!(top_level_value("{b: x", "b"), None);
     }
 
     #[test]

@@ -92,6 +92,31 @@ fn kubelet_and_swap() {
     );
 }
 
+#[test]
+fn kubelet_with_drop_ins() {
+    let with = |dropped: &'static [(&'static str, &'static str)]| {
+        move |node: &mut TestNode| {
+            let swaps = "Filename Type Size Used Priority\n/dev/sda2 partition 1 0 -2\n";
+            node.file("/proc/swaps", swaps);
+            let config = "{\"cgroupDriver\": \"cgroupfs\", \"failSwapOn\": true, \
+                 \"containerRuntimeEndpoint\": \"unix:///run/switchyard/cri.sock\"}";
+            node.file("/etc/k.json", config);
+            let kubelet = "/usr/bin/kubelet --config=/etc/k.json --config-dir /etc/k.d";
+            node.process(200, kubelet);
+            for (name, text) in dropped {
+                node.file(&format!("/etc/k.d/{name}"), text);
+            }
+        }
+    };
+    check(with(&[]), &["SY403 error", "SY407 warning"]);
+    let last_wins = &[
+        ("10-a.conf", "cgroupDriver: systemd\nfailSwapOn: true\n"),
+        ("20-b.conf", "{\"failSwapOn\": false}"),
+        ("30-c.yaml", "cgroupDriver: cgroupfs\nfailSwapOn: true\n"),
+    ];
+    check(with(last_wins), &[]);
+}
+
 const GROUP: &str = "[[devices.groups]]\nvendor = \"a\"\ntype = \"tpu\"\nname = \"v\"\nresource = \"a.com/tpu\"\npaths = [\"/dev/a[0-9]\"]\nquota = { kubernetes = 1 }";
 
 fn with_group(node: &mut TestNode, capacity: usize) {
