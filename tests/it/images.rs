@@ -6,6 +6,7 @@ mod formats;
 mod lifecycle;
 mod loading;
 mod ownership;
+mod prune;
 mod remote_snapshotters;
 mod shared_layers;
 mod transfers;

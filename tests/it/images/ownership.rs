@@ -35,7 +35,7 @@ impl TwoOwners {
     }
 }
 
-fn request(owner: Owner, reference: &str, credentials: Credentials) -> PullRequest {
+pub(super) fn request(owner: Owner, reference: &str, credentials: Credentials) -> PullRequest {
     PullRequest {
         reference: reference.to_owned(),
         credentials,
@@ -51,7 +51,7 @@ fn secret() -> Credentials {
     }
 }
 
-async fn only(scope: &Scope) -> Image {
+pub(super) async fn only(scope: &Scope) -> Image {
     let mut images = scope.images().list().await.expect("they can be listed");
     assert_eq!(images.len(), 1, "{images:#?}");
     images.remove(0)
