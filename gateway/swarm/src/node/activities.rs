@@ -218,7 +218,7 @@ pub(super) fn be_member(scope: Scope, executor: Arc<dyn Executor>, agent: Agent)
     })
 }
 
-/// Ends and removes the tasks, gives up the images, and then forgets the membership.
+/// Ends and removes the tasks, forgets the membership, and gives up the images.
 pub(super) fn leave(
     store: Store,
     operations: &Operations,
@@ -276,8 +276,9 @@ fn begin_leave(
     )
 }
 
-/// A kill before the last step leaves a member without tasks and with fewer images, which a leave that is asked for again
-/// continues.
+/// A kill before the membership is forgotten leaves a member without tasks, which a leave that is asked for again continues.
+/// One after it leaves images, which `switchyard images prune` removes: if they went first, which may take minutes, the node
+/// would be a member again after a kill, and be given its tasks.
 async fn try_to_leave(
     store: &Store,
     executor: &dyn Executor,
@@ -285,9 +286,10 @@ async fn try_to_leave(
     departure: &Departure,
 ) -> Result<(), Error> {
     plain_step("remove_tasks", remove_tasks(executor)).await?;
-    plain_step("remove_images", image_retention::give_up_all(scope)).await;
     let left = departure.clone();
-    store.run(move |store| store.leave(&left)).await
+    store.run(move |store| store.leave(&left)).await?;
+    plain_step("remove_images", image_retention::give_up_all(scope)).await;
+    Ok(())
 }
 
 /// Reports why the node has not left yet. The log has an error whenever the reason changes.

@@ -1,8 +1,9 @@
 //! A leave that fails while tasks are being removed: what becomes of them, and of those that are assigned after it.
 
 use parking_lot::Mutex;
+use switchyard_core::image::{Credentials, PullRequest};
 use switchyard_core::reload::Reloadable;
-use switchyard_fake::Method;
+use switchyard_fake::{BUSYBOX, Method};
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 
 use super::*;
@@ -153,4 +154,37 @@ async fn task_that_is_assigned_after_a_failed_leave_waits_for_its_removal() {
     assert_eq!(names(&test.path()), ["departure.json"]);
     let images = gateway.images().store().list().await.unwrap();
     assert_eq!(images, [], "the image of its task goes with it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn membership_is_forgotten_before_the_images_are_removed() {
+    let test = ActorTest::new();
+    test.store_membership();
+    let fake = Fake::with_busybox();
+    let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
+    gateway.recover().await.unwrap();
+    let request = PullRequest {
+        reference: BUSYBOX.to_owned(),
+        credentials: Credentials::Anonymous,
+        handler: String::new(),
+        owner: Owner::Swarm,
+    };
+    let scope = gateway.scope(Owner::Swarm);
+    scope.images().pull(&request).await.unwrap();
+    let (node, _running) = test.start_with(&gateway, Arc::clone(&test.maker) as _);
+    let is_member = |phase: &NodePhase| matches!(phase, NodePhase::Member(_));
+    wait_until(&node, "it is a member", is_member).await;
+
+    let hold = fake.hold(Method::RemoveImage);
+    let leaving = tokio::spawn({
+        let node = node.clone();
+        async move { node.leave().await }
+    });
+    hold.arrived(1).await;
+    // A kill now would not bring the node and its tasks back.
+    assert_eq!(names(&test.path()), ["departure.json"]);
+    hold.release();
+    leaving.await.unwrap().unwrap();
+    let images = gateway.images().store().list().await.unwrap();
+    assert_eq!(images, []);
 }
