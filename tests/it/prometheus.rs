@@ -5,3 +5,4 @@ mod alerts;
 mod dashboard;
 mod files;
 mod listener;
+mod series;

@@ -11,10 +11,12 @@ use switchyard_tests::prometheus::{ScrapedNode, adapt, shipped, with_short_minut
 use switchyard_tests::scratch::Scratch;
 use yaml_rust2::{Yaml, YamlLoader};
 
+use super::series::{LabelledName, words};
+
 /// Prefix of the links to the documentation.
 const RUNBOOKS: &str = "https://switchyard.example/docs/alerts.md#";
 
-fn promtool(dir: &Path, words: &[&str]) -> String {
+pub(super) fn promtool(dir: &Path, words: &[&str]) -> String {
     let promtool = prereq::require("promtool", "prometheus");
     let done = Command::new(promtool)
         .args(words)
@@ -27,7 +29,7 @@ fn promtool(dir: &Path, words: &[&str]) -> String {
     text
 }
 
-fn load(name: &str) -> Yaml {
+pub(super) fn load(name: &str) -> Yaml {
     let text =
         fs::read_to_string(shipped().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
     YamlLoader::load_from_str(&text)
@@ -36,7 +38,7 @@ fn load(name: &str) -> Yaml {
 }
 
 /// All rules of a file.
-fn rules(file: &Yaml) -> Vec<&Yaml> {
+pub(super) fn rules(file: &Yaml) -> Vec<&Yaml> {
     let groups = file["groups"].as_vec().expect("a file of rules has groups");
     groups
         .iter()
@@ -149,16 +151,6 @@ fn each_alert_has_severity_texts_a_section_and_a_test() {
     );
 }
 
-/// The name and the labels of a series in a test of the rules.
-fn series(text: &str) -> (&str, BTreeSet<&str>) {
-    let Some((name, labels)) = text.split_once('{') else {
-        return (text, BTreeSet::new());
-    };
-    let labels = labels.trim_end_matches('}').split("\",");
-    let names = labels.filter_map(|label| Some(label.split_once('=')?.0.trim()));
-    (name, names.collect())
-}
-
 /// The labels of a series that the daemon serves, without those of Prometheus; `None` if it serves none of this name.
 fn served(name: &str) -> Option<BTreeSet<&'static str>> {
     let mut all = SECTIONS.iter().flat_map(|(_, metrics)| *metrics);
@@ -185,18 +177,35 @@ fn series_in_tests_of_the_rules_are_those_that_the_daemon_serves() {
             .flat_map(|test| test["input_series"].as_vec().expect("it has series"));
         for input in inputs {
             let text = input["series"].as_str().expect("it is a text");
-            let (name, mut labels) = series(text);
-            // The page of containers has that one alone.
-            let is_of_daemon = name.starts_with("switchyard_") || name.starts_with("process_");
-            if !is_of_daemon || name == "switchyard_container_scrape_success" {
+            let series = LabelledName::parse(text);
+            if !series.is_of_daemon() {
                 continue;
             }
-            labels.retain(|label| !["instance", "job"].contains(label));
-            assert_eq!(served(name), Some(labels), "{file}: {text}");
-            checked.insert(name.to_owned());
+            let labels = series.labels.keys().map(String::as_str);
+            let labels: BTreeSet<&str> = labels
+                .filter(|label| !["instance", "job"].contains(label))
+                .collect();
+            assert_eq!(served(&series.name), Some(labels), "{file}: {text}");
+            assert_words_are_written(file, &series);
+            checked.insert(series.name);
         }
     }
     assert!(checked.len() > 30, "{checked:?}");
+}
+
+/// Checks the values that are of a closed set, and that a method has the name that it has in gRPC.
+#[track_caller]
+fn assert_words_are_written(file: &str, series: &LabelledName) {
+    for (label, value) in &series.labels {
+        let is_written = match words(&series.name, label) {
+            Some(words) => words.contains(&value.as_str()),
+            None if label == "method" => {
+                matches!(value.split_once('/'), Some((service, _)) if service.contains('.'))
+            }
+            None => true,
+        };
+        assert!(is_written, "{file}: {series} never has this {label}");
+    }
 }
 
 /// The values of a label in matchers of Alertmanager.
