@@ -9,7 +9,7 @@ mod devices;
 mod events_and_metrics;
 mod exits;
 mod limits;
-mod logs;
+pub(crate) mod logs;
 mod mounts;
 mod network;
 mod pid_namespaces;

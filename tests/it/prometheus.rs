@@ -4,5 +4,6 @@
 mod alerts;
 mod dashboard;
 mod files;
+mod kinds;
 mod listener;
 mod series;

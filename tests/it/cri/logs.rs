@@ -3,7 +3,7 @@
 mod full_disk;
 mod kills;
 mod rotation;
-mod writers;
+pub(crate) mod writers;
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -30,7 +30,7 @@ pub(super) struct LineWriter<'n> {
 }
 
 /// A logkeeper that the test itself starts and kills.
-pub(super) struct TestLogkeeper {
+pub(crate) struct TestLogkeeper {
     child: Option<Child>,
     socket: PathBuf,
     state: PathBuf,
@@ -221,7 +221,7 @@ impl TestLogkeeper {
         (keeper.expect("the node has prepared its root"), node)
     }
 
-    fn start(root: &PrivateRoot) -> Self {
+    pub(crate) fn start(root: &PrivateRoot) -> Self {
         let dir = root.run().join("logkeeper");
         fs::create_dir_all(&dir).expect("the root can be written");
         let mut keeper = Self {
