@@ -334,110 +334,106 @@ mod tests {
         local_volume("f", &options)
     }
 
+    /// The volume of these options, and the kind of its file system.
+    fn mounted(kind: &str, device: &str, o: &str) -> (LocalVolume, Option<&'static str>) {
+        let options = [("type", kind), ("device", device), ("o", o)];
+        let volume = volume(&options).unwrap();
+        let kind = volume.kind();
+        (volume, kind)
+    }
+
+    fn owned(options: &[&str]) -> Vec<String> {
+        options.iter().map(|option| (*option).to_owned()).collect()
+    }
+
     #[test]
-    fn options_of_the_local_driver_give_what_docker_mounts() {
-        let bind = |path: &str, readonly, options: &[&str]| LocalVolume::Bind {
-            path: path.into(),
-            readonly,
-            options: options.iter().map(|option| (*option).to_owned()).collect(),
-        };
-        let tmpfs = |options: &[&str]| {
-            let mut tmpfs = Tmpfs::default();
-            for option in options {
-                tmpfs.set(option).unwrap();
-            }
-            LocalVolume::Tmpfs(tmpfs)
-        };
-        for (options, expected, kind) in [
+    fn options_of_the_local_driver_bind_what_docker_binds() {
+        assert_eq!(volume(&[]).unwrap(), LocalVolume::Directory);
+        assert_eq!(LocalVolume::Directory.kind(), None);
+        for (device, o, path, readonly, options) in [
+            ("/srv/../data", "bind", "/data", false, &["bind"][..]),
+            ("/a", "rbind,ro,noexec", "/a", true, &["noexec"]),
             (
-                &[("type", "none"), ("device", "/srv/../data"), ("o", "bind")][..],
-                bind("/data", false, &["bind"]),
-                Some("bind"),
-            ),
-            (&[], LocalVolume::Directory, None),
-            (
-                &[("type", "none"), ("device", "/a"), ("o", "rbind,ro,noexec")],
-                bind("/a", true, &["noexec"]),
-                Some("bind"),
-            ),
-            (
-                &[
-                    ("type", "none"),
-                    ("device", "/a"),
-                    ("o", "defaults,bind,sync,strictatime"),
-                ],
-                bind("/a", false, &["strictatime", "bind"]),
-                Some("bind"),
-            ),
-            (
-                &[("type", "tmpfs"), ("device", "tmpfs")],
-                tmpfs(&["exec"]),
-                Some("tmpfs"),
-            ),
-            (
-                &[
-                    ("type", "tmpfs"),
-                    ("device", "tmpfs"),
-                    ("o", "size=100m,uid=1000,noexec"),
-                ],
-                tmpfs(&["size=100m", "uid=1000"]),
-                Some("tmpfs"),
-            ),
-            (
-                &[("type", "tmpfs"), ("device", "x"), ("o", "defaults,ro")],
-                tmpfs(&["exec", "ro"]),
-                Some("tmpfs"),
-            ),
-            (
-                &[
-                    ("type", "nfs4"),
-                    ("device", "nas:/a"),
-                    ("o", "tcp,v4.1,bg,async,retry=1"),
-                ],
-                LocalVolume::Nfs(NfsVolume {
-                    export: "nas:/a".into(),
-                    server: "nas".into(),
-                    readonly: false,
-                    options: ["tcp", "v4.1", "bg", "async", "retry=1"]
-                        .map(str::to_owned)
-                        .to_vec(),
-                    flags: Vec::new(),
-                }),
-                Some("nfs"),
-            ),
-            (
-                &[
-                    ("type", "nfs"),
-                    ("device", ":/export/data"),
-                    (
-                        "o",
-                        "addr=nas.example,nolock,soft,rw,noatime,timeo=50,defaults",
-                    ),
-                ],
-                LocalVolume::Nfs(NfsVolume {
-                    export: ":/export/data".into(),
-                    server: "nas.example".into(),
-                    readonly: false,
-                    options: ["nolock", "soft", "timeo=50"].map(str::to_owned).to_vec(),
-                    flags: vec!["noatime".to_owned()],
-                }),
-                Some("nfs"),
-            ),
-            (
-                &[("type", "nfs4"), ("device", "[fd00::1]:/a b"), ("o", "ro")],
-                LocalVolume::Nfs(NfsVolume {
-                    export: "[fd00::1]:/a b".into(),
-                    server: "fd00::1".into(),
-                    readonly: true,
-                    options: vec!["vers=4".to_owned()],
-                    flags: Vec::new(),
-                }),
-                Some("nfs"),
+                "/a",
+                "defaults,bind,sync,strictatime",
+                "/a",
+                false,
+                &["strictatime", "bind"],
             ),
         ] {
-            let volume = volume(options).unwrap();
-            assert_eq!(volume.kind(), kind, "{options:?}");
-            assert_eq!(volume, expected, "{options:?}");
+            let expected = LocalVolume::Bind {
+                path: path.into(),
+                readonly,
+                options: owned(options),
+            };
+            assert_eq!(mounted("none", device, o), (expected, Some("bind")), "{o}");
+        }
+    }
+
+    #[test]
+    fn options_of_the_local_driver_make_the_tmpfs_of_docker() {
+        let plain = volume(&[("type", "tmpfs"), ("device", "tmpfs")]).unwrap();
+        let mut executable = Tmpfs::default();
+        executable.set("exec").unwrap();
+        assert_eq!(plain, LocalVolume::Tmpfs(executable));
+        for (o, options) in [
+            ("size=100m,uid=1000,noexec", ["size=100m", "uid=1000"]),
+            ("defaults,ro", ["exec", "ro"]),
+        ] {
+            let mut expected = Tmpfs::default();
+            for option in options {
+                expected.set(option).unwrap();
+            }
+            let expected = LocalVolume::Tmpfs(expected);
+            assert_eq!(mounted("tmpfs", "x", o), (expected, Some("tmpfs")), "{o}");
+        }
+    }
+
+    #[test]
+    fn options_of_the_local_driver_mount_the_export_of_docker() {
+        let plain = ["tcp", "v4.1", "bg", "async", "retry=1"];
+        let by_address = "addr=nas.example,nolock,soft,rw,noatime,timeo=50,defaults";
+        for (kind, device, o, server, readonly, options, flags) in [
+            (
+                "nfs4",
+                "nas:/a",
+                "tcp,v4.1,bg,async,retry=1",
+                "nas",
+                false,
+                &plain[..],
+                &[][..],
+            ),
+            (
+                "nfs",
+                ":/export/data",
+                by_address,
+                "nas.example",
+                false,
+                &["nolock", "soft", "timeo=50"],
+                &["noatime"],
+            ),
+            (
+                "nfs4",
+                "[fd00::1]:/a b",
+                "ro",
+                "fd00::1",
+                true,
+                &["vers=4"],
+                &[],
+            ),
+        ] {
+            let expected = LocalVolume::Nfs(NfsVolume {
+                export: device.into(),
+                server: server.into(),
+                readonly,
+                options: owned(options),
+                flags: owned(flags),
+            });
+            assert_eq!(
+                mounted(kind, device, o),
+                (expected, Some("nfs")),
+                "{device}"
+            );
         }
     }
 
