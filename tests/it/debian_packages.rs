@@ -10,11 +10,14 @@ mod program_calls;
 mod purge;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use switchyard_tests::debian::{FreshDebian, PackageDatabase, packages_of_script};
+use switchyard_tests::debian::{
+    FreshDebian, PackageDatabase, packages_of_list, packages_of_script,
+};
 use switchyard_tests::scratch::Scratch;
+use switchyard_tests::shards::RootTests;
 
 /// Scripts, what they source, and the one with the list of what they install.
 const SCRIPTS: [(&str, &[&str]); 9] = [
@@ -181,39 +184,89 @@ fn every_program_that_a_test_calls_is_in_a_package_that_tests_run_installs() {
     let database = PackageDatabase::read();
     let list = packages_of_script(&repository().join("tests/run"));
     let fresh = database.fresh_debian(&list);
+    let dirs = ["tests", "gateway", "backends"].map(|dir| repository().join(dir));
+    let files = dirs.iter().flat_map(|dir| program_calls::sources(dir));
+    assert_has_programs(&fresh, files);
+}
+
+#[test]
+fn every_program_that_a_test_in_a_root_calls_is_in_a_package_of_the_root() {
+    let database = PackageDatabase::read();
+    let script = repository().join("tests/root");
+    let lists = ["root_packages", "whole_packages"].map(|name| packages_of_list(&script, name));
+    // What only later suites have, hides nothing here.
+    let mut list = lists.concat();
+    list.retain(|name| database.has(name));
+    let fresh = database.fresh_debian(&list);
+    let dirs = ["tests/it", "tests/src"].map(|dir| repository().join(dir));
+    let files = dirs.iter().flat_map(|dir| program_calls::sources(dir));
+    assert_has_programs(&fresh, files.filter(|file| runs_in_root(file)));
+}
+
+#[test]
+fn sources_of_modules_that_are_left_out_are_not_searched_for_programs_of_the_root() {
+    for (file, runs) in [
+        ("tests/it/status_page.rs", false),
+        ("tests/it/status_page/links.rs", false),
+        ("tests/it/nomad/go_host.rs", false),
+        ("tests/it/architecture/files.rs", false),
+        ("tests/src/browser/contrast.rs", false),
+        ("tests/it/nomad.rs", true),
+        ("tests/it/nomad/images.rs", true),
+        ("tests/it/cri/python_client.rs", true),
+        ("tests/src/swarm.rs", true),
+        ("tests/src/shards/table.rs", true),
+    ] {
+        assert_eq!(runs_in_root(&repository().join(file)), runs, "{file}");
+    }
+}
+
+/// Returns whether a source file has tests that run whole in a root of another suite, or is a fixture of such tests.
+fn runs_in_root(file: &Path) -> bool {
+    let tests = repository().join("tests");
+    let module = |dir: &str| {
+        let path = file.strip_prefix(tests.join(dir)).ok()?;
+        Some(
+            path.with_extension("")
+                .display()
+                .to_string()
+                .replace('/', "::")
+                + "::",
+        )
+    };
+    // The browser is a fixture of `status_page` alone.
+    let is_browser = |module: String| module.starts_with("browser::");
+    module("it").is_none_or(|module| RootTests::Whole.has(&module))
+        && !module("src").is_some_and(is_browser)
+}
+
+/// Fails unless all programs that these sources call, and the packages that they name for them, are in a Debian.
+#[track_caller]
+fn assert_has_programs(fresh: &FreshDebian<'_>, files: impl Iterator<Item = PathBuf>) {
     let mut wrong = Vec::new();
     let mut required = 0;
-    for dir in ["tests", "gateway", "backends"] {
-        for file in program_calls::sources(&repository().join(dir)) {
-            let text = read(&file);
-            for program in program_calls::literals(&text, "Command::new(\"") {
-                if !is_other(program)
-                    && program != "/usr/bin/switchyard"
-                    && !fresh.has_program(program)
-                {
-                    wrong.push(format!(
-                        "{}: no package of the list has {program}",
-                        file.display()
-                    ));
-                }
-            }
-            for (program, packages) in program_calls::required(&text)
-                .into_iter()
-                .filter(|(name, _)| !is_other(name))
-            {
-                required += 1;
-                if !fresh.has_program(program) {
-                    wrong.push(format!(
-                        "{}: no package of the list has {program}",
-                        file.display()
-                    ));
-                }
-                // Packages of the base system need not be listed.
-                for package in packages.split(' ').filter(|name| !fresh.has_package(name)) {
-                    wrong.push(format!("{}: the list has no {package}", file.display()));
-                }
+    for file in files {
+        let text = read(&file);
+        let called = program_calls::literals(&text, "Command::new(\"");
+        let mut programs: Vec<_> = called
+            .into_iter()
+            .filter(|program| *program != "/usr/bin/switchyard")
+            .collect();
+        let calls = program_calls::required(&text).into_iter();
+        for (program, packages) in calls.filter(|(name, _)| !is_other(name)) {
+            required += 1;
+            programs.push(program);
+            // Packages of the base system need not be listed.
+            for package in packages.split(' ').filter(|name| !fresh.has_package(name)) {
+                wrong.push(format!("{}: the list has no {package}", file.display()));
             }
         }
+        programs.retain(|program| !is_other(program) && !fresh.has_program(program));
+        wrong.extend(
+            programs
+                .iter()
+                .map(|program| format!("{}: no package of the list has {program}", file.display())),
+        );
     }
     assert!(required > 20, "{required} calls of prereq were found");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

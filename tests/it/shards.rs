@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use switchyard_tests::shards::{
-    ALLOWANCE, EVERY_RUN, Extent, KILL_LISTS, KNOWN_FAILURES, Plan, ROOT_PARTS, RootPart, SHARDS,
-    SLOW, Shard, Suite, What, file_of_test,
+    ALLOWANCE, EVERY_RUN, Extent, KILL_LISTS, KNOWN_FAILURES, LEFT_OUT, Plan, ROOT_PARTS, RootPart,
+    RootTests, SHARDS, SLOW, Shard, Suite, WHOLE_SUITE, What, file_of_test,
 };
 use switchyard_tests::versions::OtherVersion;
 
@@ -203,11 +203,12 @@ fn known_failures_are_few_and_tests_that_other_suites_run() {
         "{} tests are known to fail: mend some",
         KNOWN_FAILURES.len()
     );
+    let parts = [RootPart::First, RootPart::Second];
     for known in KNOWN_FAILURES {
         assert!(tests.contains(known.test), "{} is no test", known.test);
-        let parts = [RootPart::First, RootPart::Second];
+        let is_in_whole = known.suite == WHOLE_SUITE && RootTests::Whole.has(known.test);
         assert!(
-            parts.iter().any(|part| part.has(known.test)),
+            is_in_whole || parts.iter().any(|part| part.has(known.test)),
             "{} is not run there",
             known.test
         );
@@ -221,6 +222,47 @@ fn known_failures_are_few_and_tests_that_other_suites_run() {
         .iter()
         .filter(|test| RootPart::First.has(test) && RootPart::Second.has(test));
     assert_eq!(twice.count(), 0, "both parts have a test");
+}
+
+#[test]
+fn whole_of_the_tests_runs_in_a_root_but_for_modules_that_are_left_out_with_a_reason() {
+    let tests = tests();
+    for (module, reason) in LEFT_OUT {
+        let below = format!("{module}::");
+        assert!(
+            tests.iter().any(|test| test.starts_with(&below)),
+            "no test is in {module}"
+        );
+        assert!(!reason.is_empty(), "why does {module} not run there?");
+    }
+    let module = |test: &str| test.split("::").next().unwrap_or_default().to_owned();
+    let all: BTreeSet<String> = tests.iter().map(|test| module(test)).collect();
+    let run = tests.iter().filter(|test| RootTests::Whole.has(test));
+    let run: BTreeSet<String> = run.map(|test| module(test)).collect();
+    let not_run: Vec<&str> = all.difference(&run).map(String::as_str).collect();
+    let listed = LEFT_OUT.iter().map(|(module, _)| *module);
+    let mut listed: Vec<&str> = listed.filter(|module| !module.contains("::")).collect();
+    listed.sort_unstable();
+    assert_eq!(not_run, listed);
+    let parts = [RootPart::First, RootPart::Second];
+    let in_a_part = tests
+        .iter()
+        .filter(|test| parts.iter().any(|part| part.has(test)));
+    for test in in_a_part {
+        assert!(RootTests::Whole.has(test), "{test} is in a part alone");
+    }
+    for (test, runs) in [
+        ("architecture::files::a_test", false),
+        ("shards::a_test", false),
+        ("nomad::go_host::a_test", false),
+        ("nomad::go_hosts::a_test", true),
+        ("nomad::a_test", true),
+        ("architectures::a_test", true),
+        ("a_new_module::a_test", true),
+        ("a_new_module::architecture::a_test", true),
+    ] {
+        assert_eq!(RootTests::Whole.has(test), runs, "{test}");
+    }
 }
 
 #[test]
@@ -290,6 +332,24 @@ fn everything_is_what_all_shards_and_every_run_do() {
         of_the_guest().len()
     );
     assert_eq!(all_of_it.tests_in_part().count(), 0);
+    // The root of one suite has all of the tests, in which its parts are.
+    let first = (Suite::Trixie, RootTests::Part(RootPart::First));
+    let second = (Suite::Trixie, RootTests::Part(RootPart::Second));
+    assert_eq!(all_of_it.roots.len(), 3);
+    for root in [first, second, (Suite::Sid, RootTests::Whole)] {
+        assert!(all_of_it.roots.contains(&root), "{root:?}");
+    }
+    for shard in Shard::all() {
+        let plan = Plan::new(&Extent::Shard {
+            shard,
+            changed: Vec::new(),
+        });
+        let in_whole = plan
+            .roots
+            .iter()
+            .filter(|(_, tests)| *tests == RootTests::Whole);
+        assert_eq!(in_whole.count(), 0, "{shard}");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use parking_lot::Mutex;
-use switchyard_tests::shards::{Plan, SHARD_VARIABLE, WHOLE_VARIABLE};
+use switchyard_tests::shards::{Plan, RootTests, SHARD_VARIABLE, WHOLE_VARIABLE};
 use switchyard_tests::versions::OtherVersion;
 
 use crate::artifacts::{Artifacts, TestProgram};
@@ -133,11 +133,17 @@ impl Lanes<'_> {
 
     /// Makes the roots that the plan has tests in.
     fn prepare_roots(&self, plan: &Plan, summary: &Mutex<&mut Summary>) {
-        let suites: BTreeSet<_> = plan.roots.iter().map(|(suite, _)| suite.name()).collect();
-        for suite in suites {
+        let roots = plan.roots.iter();
+        let roots: BTreeSet<_> = roots
+            .map(|(suite, tests)| (suite.name(), tests.options()))
+            .collect();
+        for (suite, options) in roots {
             let timer = summary.lock().stage(&format!("  a root of {suite}"));
             let mut command = Command::new(self.root.join("tests/root"));
-            command.args(["--prepare", suite]).current_dir(self.root);
+            command
+                .args(options)
+                .args(["--prepare", suite])
+                .current_dir(self.root);
             self.command(&format!("root-{suite}"), &mut command, summary);
             summary.lock().end(timer);
         }
@@ -181,15 +187,20 @@ impl Lanes<'_> {
         let tests = program.tests().into_iter();
         let mut arguments: Vec<_> = tests.filter(has_program).collect();
         arguments.push("--exact".to_owned());
-        let variables = built
-            .iter()
-            .map(|version| (version.variable(), self.version(*version)))
-            .collect();
+        let variables = self.variables_of(built);
         let outcome = self.test(&program, arguments, variables, threads(), &|line| {
             println!("{line}");
         });
         summary.program(&program.name, &outcome);
         summary.end(timer);
+    }
+
+    /// The variables with the programs of these other versions.
+    fn variables_of(&self, built: &[OtherVersion]) -> Vec<(&'static str, String)> {
+        built
+            .iter()
+            .map(|version| (version.variable(), self.version(*version)))
+            .collect()
     }
 
     /// Boots the guest, for the facts and tests of the plan, and for the facts of these other versions.
@@ -217,32 +228,41 @@ impl Lanes<'_> {
         summary.end(timer);
     }
 
-    /// Runs the tests of the plan in the roots of other suites.
-    pub(crate) fn roots(&self, plan: &Plan, summary: &mut Summary) {
+    /// Runs the tests of the plan in the roots of other suites; those with other versions where the program of the version is there.
+    pub(crate) fn roots(&self, plan: &Plan, built: &[OtherVersion], summary: &mut Summary) {
         if plan.roots.is_empty() {
             return;
         }
-        let tests = self.artifacts.it.tests();
-        for (suite, part) in &plan.roots {
-            let name = format!("{} part {part:?}", suite.name());
+        let names = self.artifacts.it.tests();
+        let can_run =
+            |test: &str| OtherVersion::of_test(test).is_none_or(|version| built.contains(&version));
+        for (suite, tests) in &plan.roots {
+            let name = format!("{} {tests}", suite.name());
             let timer = summary.stage(&name);
             let program = TestProgram {
                 name: name.clone(),
                 dir: self.root.to_owned(),
                 path: self.root.join("tests/root"),
             };
-            let mut arguments = vec![
-                suite.name().to_owned(),
-                self.artifacts.it.path.display().to_string(),
-            ];
-            arguments.extend(tests.iter().filter(|test| part.has(test)).cloned());
+            let own = names.iter().filter(|test| tests.has(test) && can_run(test));
+            let options = tests.options().iter();
+            let mut arguments: Vec<_> = options.map(|option| (*option).to_owned()).collect();
+            arguments.push(suite.name().to_owned());
+            arguments.push(self.artifacts.it.path.display().to_string());
+            arguments.extend(own.cloned());
             arguments.push("--exact".to_owned());
             let mut variables = points(plan);
             variables.push((
                 "CARGO_MANIFEST_DIR",
                 self.artifacts.it.dir.display().to_string(),
             ));
-            let outcome = self.test(&program, arguments, variables, threads(), &|_| {});
+            variables.extend(self.variables_of(built));
+            let outcome = self.test(&program, arguments, variables, threads(), &|line| {
+                // It takes as long as all that went before.
+                if *tests == RootTests::Whole {
+                    println!("{line}");
+                }
+            });
             summary.program_with_known(&name, &outcome, *suite);
             summary.end(timer);
         }

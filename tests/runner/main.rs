@@ -3,8 +3,8 @@
 //! Three lanes run side by side, as the integration tests leave a part of the processors idle: the
 //! integration tests; the tests of the crates, then the benchmark and the documentation; and the construction
 //! of the roots of other suites of Debian and of the programs of other versions. The tests with those programs,
-//! the guest and the tests in those roots come afterwards, one after the other. Everything is run, also after
-//! something has failed.
+//! the guest and the tests in those roots come afterwards, one after the other: where everything is asked for, in one root
+//! the integration tests as a whole. Everything is run, also after something has failed.
 #![expect(
     clippy::print_stdout,
     reason = "what it prints is what a person or a CI job reads"
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     let built = lanes.tests(&plan, &mut summary);
     lanes.versions(&built, &mut summary);
     lanes.guest(&plan, &built, &mut summary);
-    lanes.roots(&plan, &mut summary);
+    lanes.roots(&plan, &built, &mut summary);
     summary.left_out(&plan);
     summary.finish(&arguments.logs)
 }

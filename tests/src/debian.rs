@@ -215,12 +215,21 @@ impl PackageDatabase {
 /// If it has none.
 #[must_use]
 pub fn packages_of_script(script: &Path) -> Vec<String> {
+    packages_of_list(script, "packages")
+}
+
+/// A list of packages of a script, by the name of its variable.
+///
+/// # Panics
+/// If it has none of this name.
+#[must_use]
+pub fn packages_of_list(script: &Path, name: &str) -> Vec<String> {
     let text =
         fs::read_to_string(script).unwrap_or_else(|error| panic!("{}: {error}", script.display()));
     let list = text
-        .split_once("packages=(\n")
+        .split_once(&format!("\n{name}=(\n"))
         .and_then(|(_, rest)| rest.split_once("\n)"));
-    let (list, _) = list.unwrap_or_else(|| panic!("{} has no list of packages", script.display()));
+    let (list, _) = list.unwrap_or_else(|| panic!("{} has no list {name}", script.display()));
     let words = list.lines().flat_map(|line| {
         line.split('#')
             .next()

@@ -8,6 +8,7 @@
 //! points are taken.
 
 mod plan;
+mod roots;
 mod table;
 
 use std::collections::BTreeSet;
@@ -15,6 +16,7 @@ use std::fmt;
 use std::sync::OnceLock;
 
 pub use plan::{ALLOWANCE, Extent, Plan};
+pub use roots::{LEFT_OUT, RootTests, WHOLE_SUITE};
 pub use table::{EVERY_RUN, KILL_LISTS, KNOWN_FAILURES, ROOT_PARTS, SLOW};
 
 use crate::versions::OtherVersion;
@@ -166,12 +168,14 @@ impl RootPart {
     /// Returns whether a test of `tests/it` belongs to it.
     #[must_use]
     pub fn has(self, test: &str) -> bool {
-        let below = |module: &str| {
-            test.strip_prefix(module)
-                .is_some_and(|rest| rest.starts_with("::"))
-        };
-        self.modules().iter().any(|module| below(module))
+        self.modules().iter().any(|module| is_in(module, test))
     }
+}
+
+/// Returns whether a test of `tests/it` is in this module, or in one below it.
+fn is_in(module: &str, test: &str) -> bool {
+    test.strip_prefix(module)
+        .is_some_and(|rest| rest.starts_with("::"))
 }
 
 /// A test that fails in a suite of Debian that is not the one of the machine.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{EVERY_RUN, KILL_LISTS, RootPart, SLOW, Shard, Suite, What};
+use super::{EVERY_RUN, KILL_LISTS, RootTests, SLOW, Shard, Suite, WHOLE_SUITE, What};
 use crate::versions::OtherVersion;
 
 /// By how many seconds the slow items of changed files may lengthen a run, so that a run of any commit stays
@@ -16,7 +16,7 @@ const WHOLE_LIST: f32 = 25.0;
 /// The extent of the slow items in a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Extent {
-    /// Everything.
+    /// Everything: all shards, and the whole of the tests in the root of [`WHOLE_SUITE`] in place of its parts.
     All,
     /// One shard, and what these source files decide, named from the root of the repository.
     Shard {
@@ -43,7 +43,7 @@ pub struct Plan {
     /// True if the power of the guest is cut, and the guest restarted.
     pub power_cut: bool,
     /// The tests in other suites of Debian.
-    pub roots: Vec<(Suite, RootPart)>,
+    pub roots: Vec<(Suite, RootTests)>,
     /// True if the documentation is built.
     pub documentation: bool,
     /// The other versions whose programs are built, and with which tests and facts of the guest are run: these facts are not in
@@ -76,6 +76,10 @@ impl Plan {
             } else {
                 plan.leave_out(slow.what);
             }
+        }
+        if *extent == Extent::All {
+            plan.roots.retain(|(suite, _)| *suite != WHOLE_SUITE);
+            plan.roots.push((WHOLE_SUITE, RootTests::Whole));
         }
         plan
     }
@@ -120,7 +124,7 @@ impl Plan {
             What::Fact(_, name) => self.facts.push(name),
             What::Smoke(name) => self.smoke.push(name),
             What::PowerCut => self.power_cut = true,
-            What::Root(suite, part) => self.roots.push((suite, part)),
+            What::Root(suite, part) => self.roots.push((suite, RootTests::Part(part))),
             What::Documentation => self.documentation = true,
             What::Version(version) => self.versions.push(version),
         }
