@@ -2,6 +2,7 @@
 
 mod containers;
 mod links;
+mod roots;
 
 use std::fs;
 use std::net::Ipv4Addr;

@@ -49,7 +49,11 @@ pub(crate) enum Part {
 
 /// Measures Switchyard and containerd's own CRI plugin, in turns, on the same containerd.
 #[derive(Debug, Parser)]
-#[command(bin_name = "tests/bench")]
+#[command(
+    bin_name = "tests/bench",
+    after_help = "tests/bench --root DIRECTORY [...] measures both sides with the containerd, runc and crun of another system, in a directory \
+                  with its files: see docs/benchmark.md"
+)]
 pub(crate) struct Args {
     /// Pods of each side that are measured one after the other
     #[arg(default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
