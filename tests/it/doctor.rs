@@ -14,6 +14,7 @@ use switchyard_tests::image::busybox;
 use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::registry_proxy::Access;
 use switchyard_tests::root::PrivateRoot;
+use switchyard_tests::stub_programs::runc_of_version;
 
 /// Time for an examination of a node.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -64,7 +65,7 @@ fn has(findings: &[String], start: &str, text: &str) -> bool {
 
 #[test]
 fn healthy_node_has_no_error() {
-    let node = TestNode::start();
+    let node = TestNode::start_configured(|root| runc_of_version(root, "1.1.5"));
     let found = findings(node.root());
     let errors: Vec<_> = found
         .iter()
@@ -86,7 +87,7 @@ fn healthy_node_has_no_error() {
 
 #[test]
 fn killed_daemon_and_its_sockets_are_found() {
-    let node = TestNode::start();
+    let node = TestNode::start_configured(|root| runc_of_version(root, "1.1.5"));
     node.daemon().kill9();
     let found = findings(node.root());
     assert!(has(&found, "SY801 error", "admin.sock"), "{found:#?}");

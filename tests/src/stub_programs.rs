@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::prereq;
+use crate::root::PrivateRoot;
 
 /// A directory in which scripts run, with stubs: shell scripts that find this directory in `$STUBS`.
 #[derive(Debug)]
@@ -87,4 +88,25 @@ impl StubPrograms {
         let text = fs::read_to_string(self.dir.join("calls")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
+}
+
+/// Installs a runc that names this version as its own, and is the machine's otherwise: which one that is, depends on the suite of Debian.
+/// Returns the configuration that uses it.
+///
+/// # Panics
+/// When it is installed already, or the root cannot be written.
+#[must_use]
+pub fn runc_of_version(root: &PrivateRoot, version: &str) -> String {
+    let script = format!(
+        "case \"$1\" in --version) echo 'runc version {version}'; exit ;; esac\nexec {} \"$@\"\n",
+        prereq::require("runc", "runc").display()
+    );
+    let stubs = StubPrograms::new(
+        root.path().join("runc-of-version"),
+        &[("runc", script.as_str())],
+    );
+    format!(
+        "[containerd.runtimes.runc]\nbinary = {:?}\n",
+        stubs.dir().join("runc")
+    )
 }
