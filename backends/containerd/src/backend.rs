@@ -193,7 +193,10 @@ impl SandboxBackend for Containerd {
         &'a self,
         ports: &'a [HostPort],
     ) -> BoxFuture<'a, Result<Option<OccupiedPort>>> {
-        Box::pin(listeners::find_listener(ports, &self.parts.network.kept_ports))
+        Box::pin(listeners::find_listener(
+            ports,
+            &self.parts.network.kept_ports,
+        ))
     }
 
     fn wait_network_released(&self, id: SandboxId) -> BoxFuture<'_, ()> {

@@ -168,10 +168,7 @@ fn working_directory(options: &TaskOptions) -> Result<Option<PathBuf>> {
 
 /// The environment of the task: what the agent gives, and the variables of its ports, which replace the agent's.
 /// Errors never contain a value.
-fn environment(
-    task: &nomad::TaskConfig,
-    ports: &BTreeMap<String, String>,
-) -> Result<Vec<EnvVar>> {
+fn environment(task: &nomad::TaskConfig, ports: &BTreeMap<String, String>) -> Result<Vec<EnvVar>> {
     task.env
         .iter()
         .filter(|(name, _)| !devices::is_lease(task, name) && !ports.contains_key(*name))

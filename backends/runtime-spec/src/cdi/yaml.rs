@@ -359,8 +359,8 @@ mod tests {
     fn entries_of_a_merge_key_belong_to_its_object() {
         for (text, expected) in [
             (
-                "x: &x {a: 1}\ny:\n  b: 2\n  <<: *x\n",
-                json!({ "x": { "a": 1 }, "y": { "a": 1, "b": 2 } }),
+                "x: &x {a: 1}\nz:\n  b: 2\n  <<: *x\n",
+                json!({ "x": { "a": 1 }, "z": { "a": 1, "b": 2 } }),
             ),
             ("<<: [{a: 1}, {b: 2}]\n", json!({ "a": 1, "b": 2 })),
             (

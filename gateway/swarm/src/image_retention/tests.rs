@@ -1,3 +1,5 @@
+//! Which images are given up, and when, over a fake backend.
+
 use std::sync::Arc;
 
 use switchyard_core::gateway::{Gateway, Limits};

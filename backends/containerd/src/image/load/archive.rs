@@ -272,15 +272,20 @@ fn truncated(text: &str) -> String {
 }
 
 pub(super) fn unreadable(fault: std::io::Error) -> Error {
-    malformed("it is not a tar archive, or is cut off").with_source(fault)
+    let why = "it is not a tar archive, or is cut off";
+    malformed_by(Error::new(ErrorKind::InvalidArgument, why).with_source(fault))
 }
 
 pub(super) fn malformed(why: impl Into<String>) -> Error {
+    malformed_by(Error::new(ErrorKind::InvalidArgument, why))
+}
+
+fn malformed_by(why: Error) -> Error {
     Error::new(
         ErrorKind::InvalidArgument,
         "the archive is not as docker save writes it",
     )
-    .with_source(Error::new(ErrorKind::InvalidArgument, why))
+    .with_source(why)
 }
 
 fn too_large(error: registry::Error) -> Error {

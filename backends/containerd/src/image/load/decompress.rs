@@ -136,10 +136,9 @@ fn copy(
             Ok(read) => read,
             Err(fault) if fault.kind() == io::ErrorKind::Interrupted => continue,
             Err(fault) => {
-                return Err(
-                    malformed("it cannot be decompressed: it is damaged or cut off")
-                        .with_source(fault),
-                );
+                return Err(malformed(format!(
+                    "it cannot be decompressed ({fault}): it is damaged or cut off"
+                )));
             }
         };
         check_space(to, scratch)?;
