@@ -61,7 +61,7 @@ fn assert_alive(node: &TestNode, before: &ServerPids) {
     assert_eq!(node.pod("after").run_shell("echo served", |_| {}), "served");
 }
 
-/// The most memory that the daemon has had at a time, in bytes.
+/// The most memory that the daemon has had at a time, in bytes. The kernel counts it roughly, so that it can also fall a little.
 #[track_caller]
 fn peak_memory(node: &TestNode) -> u64 {
     let path = format!("/proc/{}/status", node.daemon().pid());

@@ -39,7 +39,7 @@ fn ten_mib_account_line_is_parsed_without_being_buffered() {
     let pod = node.pod("crowd");
     let before = peak_memory(&node);
     let groups = pod.run_shell("id -G", |config| run_as_app(config, &image));
-    let growth = peak_memory(&node) - before;
+    let growth = peak_memory(&node).saturating_sub(before);
     let groups: Vec<&str> = groups.split_whitespace().collect();
     assert!(
         ["1000", "4242", "77"]
@@ -61,7 +61,7 @@ fn sixteen_mib_group_file_is_rejected_with_size_limit_and_key() {
     let status = pod
         .try_create(&config)
         .expect_err("it is larger than it may be");
-    let growth = peak_memory(&node) - before;
+    let growth = peak_memory(&node).saturating_sub(before);
     assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
     for part in [
         "/etc/group",

@@ -77,7 +77,7 @@ fn oversized_archive_names_and_headers_are_rejected_without_buffering() {
             .driver()
             .start(&task.config)
             .expect_err("it is no image");
-        let growth = peak_memory(&node) - before;
+        let growth = peak_memory(&node).saturating_sub(before);
         assert_eq!(status.code(), Code::InvalidArgument, "{status}");
         assert!(
             status.message().contains("536870912 bytes"),
