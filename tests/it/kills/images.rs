@@ -8,6 +8,7 @@ use switchyard_tests::cri::image_spec;
 use switchyard_tests::host::eventually;
 use switchyard_tests::image::{Family, Image, Index, busybox, random_layer};
 use switchyard_tests::leak_scan::{NAMESPACE, ctr, labelled_snapshots, stored};
+use tonic::Code;
 
 use super::cases::KillCase;
 use super::fixture::{KillFixture, KillPoint, LIMIT};
@@ -409,11 +410,10 @@ fn remove_shared(fixture: &KillFixture, kill: KillPoint) {
     };
     hold(&format!("open {target}"));
     fixture.killed_during(kill, || fixture.node.cri().remove_image(&reference));
-    fixture
-        .node
-        .cri()
-        .remove_image(&reference)
-        .expect("it can be sent again");
+    let again = fixture.node.cri().remove_image(&reference);
+    let kept = again.expect_err("somebody else holds it");
+    assert_eq!(kept.code(), Code::FailedPrecondition, "{kill:?}: {kept}");
+    assert!(kept.message().contains("held by nomad"), "{kill:?}: {kept}");
     let images = fixture
         .node
         .cri()
