@@ -213,7 +213,7 @@ fn directions(node: &DrillNode) -> String {
     format!(
         "The node is in {dir}. In its times, a minute of a real node lasts two seconds.\n\
          \n  export PATH={dir}:$PATH SWITCHYARD_ADMIN_SOCKET={run}/admin.sock\n\
-         \n  switchyard     --config {config} for `switchyard doctor` and `switchyard config`\n\
+         \n  switchyard     `switchyard doctor --config {config}`, and the same after `switchyard config check`\n\
          \x20 crictl         --config {dir}/crictl.yaml, or any client of {cri}\n\
          \x20 ctr            --namespace k8s.io --address {containerd}\n\
          \x20 Nomad agents   {run}/nomad.sock\n\

@@ -113,7 +113,8 @@ enum CliCommand {
     /// List named volumes, or remove those that no task has.
     #[command(subcommand)]
     Volume(volumes::VolumeCommand),
-    /// Show what happened lately: sandboxes and tasks that began or ended, and requests that were refused.
+    /// Show what happened lately: sandboxes and tasks that began or ended, and devices, ports or cores that were refused. Why other
+    /// requests failed is in the log of the daemon.
     Events(events::EventsArgs),
     /// Show the events on record, of seven days at most: why a task ended, who asked for that, and what happened to the node.
     History(history::HistoryArgs),

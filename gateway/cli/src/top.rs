@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use super::daemon::{DaemonError, Target, ask};
 use super::watch::{OWNERS, Outage, passes};
-use crate::output::{Format, announce, announce_json, draw, has_screen, print, print_json, table};
+use crate::output::{Format, announce_json, draw, has_screen, print, print_json, table};
 
 /// The time between two readings. The daemon serves one reading for 5 s, so that a later one is never the same.
 const INTERVAL: Duration = Duration::from_millis(5100);
@@ -25,7 +25,7 @@ const NOTHING: &str = "-";
 pub(super) struct TopArgs {
     #[command(flatten)]
     target: Target,
-    /// Show one table, of two readings 5 s apart, and end.
+    /// Show one table, of two readings 5 s apart, and end; as text to anything but a terminal, this is always so.
     #[arg(long)]
     once: bool,
     /// Only what belongs to one owner: kubernetes, nomad, swarm or host.
@@ -80,23 +80,24 @@ struct TopTask {
     sent_bytes_per_second: Option<f64>,
 }
 
-/// Shows the table, repeatedly unless one is requested. It survives a restart of the daemon.
+/// Shows the table, repeatedly unless one is requested, or nobody looks at the text. It survives a restart of the daemon.
 pub(super) async fn top(args: &TopArgs) -> Result<(), DaemonError> {
     let path = match &args.owner {
         Some(owner) => format!("/v1/containers?owner={owner}"),
         None => "/v1/containers".to_owned(),
     };
+    let is_text = args.target.output == Format::Text;
+    let once = args.once || is_text && !has_screen();
     let mut before: ContainersView = ask(&args.target, &path).await?;
-    if !args.once && has_screen() && args.target.output == Format::Text {
+    if !once && is_text {
         draw(&shown(&compare(None, &before, args.sort)))?;
     }
     let mut outage = Outage::default();
-    let mut is_first = true;
     loop {
         sleep(INTERVAL).await;
         let now: ContainersView = match ask(&args.target, &path).await {
             Ok(now) => now,
-            Err(error) if !args.once && passes(&error) => {
+            Err(error) if !once && passes(&error) => {
                 outage.wait(&error).await?;
                 continue;
             }
@@ -104,18 +105,16 @@ pub(super) async fn top(args: &TopArgs) -> Result<(), DaemonError> {
         };
         outage = Outage::default();
         let view = compare(Some(&before), &now, args.sort);
-        if args.once {
+        if once {
             match args.target.output {
                 Format::Json => print_json(&view)?,
                 Format::Text => print(shown(&view))?,
             }
             return Ok(());
         }
-        let printed = match (args.target.output, has_screen()) {
-            (Format::Json, _) => announce_json(&view),
-            (Format::Text, true) => draw(&shown(&view)),
-            (Format::Text, false) if is_first => announce(&shown(&view)),
-            (Format::Text, false) => announce(&format!("\n{}", shown(&view))),
+        let printed = match args.target.output {
+            Format::Json => announce_json(&view),
+            Format::Text => draw(&shown(&view)),
         };
         match printed {
             Ok(()) => {}
@@ -123,7 +122,6 @@ pub(super) async fn top(args: &TopArgs) -> Result<(), DaemonError> {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             Err(error) => return Err(error.into()),
         }
-        is_first = false;
         before = now;
     }
 }
