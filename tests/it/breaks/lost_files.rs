@@ -274,12 +274,12 @@ fn daemon_replaces_the_processes_of_its_predecessor_whose_pid_files_are_deleted(
             node.daemon().tail()
         );
     }
-    let log = daemon_log(&node);
-    assert_eq!(
-        log.matches("runs and no pid file names it").count(),
-        old.len(),
-        "{log}"
-    );
+    let named = || {
+        let log = daemon_log(&node);
+        log.matches("runs and no pid file names it").count()
+    };
+    let are_named = eventually(LIMIT, || named() == old.len());
+    assert!(are_named, "{}\n{}", named(), node.daemon().tail());
     let status = node.cri().status(&ran).expect("it has a status");
     assert_eq!(
         status.state(),

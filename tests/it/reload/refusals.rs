@@ -112,10 +112,10 @@ fn a_start_ignores_an_unknown_key_and_reports_it_and_a_reload_refuses_it() {
     let unknown = "unknown key \"max_per_containr\" in [exec]: did you mean \"max_per_container\"?";
     assert_eq!(node.pod("works").run_shell("echo works", |_| {}), "works");
     assert_eq!(metric(&node, "switchyard_config_ignored_keys"), 1.0);
-    let log = fs::read_to_string(node.root().daemon_log()).expect("it has one");
+    assert!(node.has_logged(unknown), "{}", node.daemon().tail());
     let doctor = node.call(&["doctor"]);
     let doctor = String::from_utf8(doctor.stdout).expect("it is text");
-    for shown in [log, node.output(&["status"]), doctor, refused(&node)] {
+    for shown in [node.output(&["status"]), doctor, refused(&node)] {
         assert!(shown.contains(unknown), "{shown}");
     }
     assert_eq!(metric(&node, "switchyard_config_ignored_keys"), 1.0);

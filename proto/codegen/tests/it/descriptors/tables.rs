@@ -369,7 +369,29 @@ pub(super) const TRAPS: &[(&str, &[(&str, u32)])] = &[
     ),
     (
         "v1.ContainerResources",
-        &[("name", 1), ("devices", 2), ("cpu_ids", 3)],
+        &[
+            ("name", 1),
+            ("devices", 2),
+            ("cpu_ids", 3),
+            ("dynamic_resources", 5),
+        ],
+    ),
+    (
+        "v1.DynamicResource",
+        &[
+            ("claim_name", 2),
+            ("claim_namespace", 3),
+            ("claim_resources", 4),
+        ],
+    ),
+    (
+        "v1.ClaimResource",
+        &[
+            ("cdi_devices", 1),
+            ("driver_name", 2),
+            ("pool_name", 3),
+            ("device_name", 4),
+        ],
     ),
     (
         "v1.ContainerDevices",
