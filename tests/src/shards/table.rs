@@ -340,6 +340,7 @@ pub const SLOW: &[Slow] = slow! {
         210 Version(OtherVersion::Newer);
     }
     shard 7 {
+        19 Test("hostile::memory::memory_that_a_burst_of_requests_took_goes_back_within_a_minute");
         13 Test("cri::limits::usage_stats_are_reported_and_increase");
         12 Test("logs::followed::every_line_is_followed_once_over_rotations_and_kills_of_the_logkeeper");
         11 Test("swarm::sessions::new_description_reaches_managers_within_the_same_session");
