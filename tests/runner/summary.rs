@@ -22,6 +22,8 @@ pub(crate) struct Summary {
     stages: Vec<(Option<Duration>, String)>,
     said: Vec<String>,
     passed: usize,
+    /// The panic messages of the tests that failed.
+    messages: Vec<String>,
     failures: Vec<String>,
 }
 
@@ -104,6 +106,8 @@ impl Summary {
             None => println!("{name}: {} passed", outcome.report.passed),
             Some(failure) => {
                 print_log(name, &outcome.log);
+                self.messages
+                    .extend(outcome.report.messages.iter().cloned());
                 self.failures.push(format!("{name}: {failure}"));
             }
         }
@@ -188,6 +192,9 @@ impl Summary {
             writeln!(text, "{time}  {name}").expect("memory can be written");
         }
         for line in &self.said {
+            writeln!(text, "{line}").expect("memory can be written");
+        }
+        for line in &self.messages {
             writeln!(text, "{line}").expect("memory can be written");
         }
         writeln!(text, "{} tests passed.", self.passed).expect("memory can be written");

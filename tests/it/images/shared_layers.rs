@@ -32,7 +32,20 @@ fn with_common(seed: u64, name: &str) -> Image {
 
 /// Returns whether a pull has requested its layers: it requests its configuration at that time.
 fn has_begun(registry: &Registry, image: &Image) -> bool {
-    eventually(LIMIT, || downloads(registry, &image.config.digest) == 1)
+    downloads(registry, &image.config.digest) == 1
+}
+
+/// Waits for what pulls do while the registry holds a request. If they do not, it releases the request, so that they end.
+///
+/// # Panics
+/// When they do not do it in time; the message has all requests.
+#[track_caller]
+fn expect_while_held(registry: &Registry, what: &str, condition: impl FnMut() -> bool) {
+    if !eventually(LIMIT, condition) {
+        let requests = registry.proxy().requests();
+        registry.proxy().release();
+        panic!("{what} in {LIMIT:?}; the requests: {requests:#?}");
+    }
 }
 
 #[test]
@@ -53,16 +66,17 @@ fn concurrent_pulls_fetch_a_shared_layer_once() {
             .iter()
             .map(|(_, name, _)| scope.spawn(|| node.cri().pull(name, None)))
             .collect();
-        assert!(
-            images
-                .iter()
-                .all(|(_, _, image)| has_begun(node.registry(), image))
-        );
         // Their own layers come beside it.
         let own = |image: &Image| downloads(node.registry(), &image.layers[2].digest) == 1;
-        assert!(eventually(LIMIT, || images
-            .iter()
-            .all(|(_, _, image)| own(image))));
+        expect_while_held(
+            node.registry(),
+            "not all requested their own layers",
+            || {
+                images
+                    .iter()
+                    .all(|(_, _, image)| has_begun(node.registry(), image) && own(image))
+            },
+        );
         node.registry().proxy().release();
         for pull in pulls {
             pull.join()
@@ -107,9 +121,13 @@ fn shared_layer_download_survives_cancellation_of_one_pull() {
             node.cri()
                 .images(async |mut client| client.pull_image(request).await)
         });
-        assert!(eventually(LIMIT, || downloads(node.registry(), layer) == 1));
+        expect_while_held(node.registry(), "the layer was not requested", || {
+            downloads(node.registry(), layer) == 1
+        });
         let patient = scope.spawn(|| node.cri().pull(&wanted, None));
-        assert!(has_begun(node.registry(), &second));
+        expect_while_held(node.registry(), "the second pull did not begin", || {
+            has_begun(node.registry(), &second)
+        });
         let status = hasty
             .join()
             .expect("a call does not panic")
@@ -152,9 +170,13 @@ fn denied_layer_fetch_does_not_fail_other_pulls() {
     other.proxy().add_fault(layer, RegistryFault::HoldThen(403));
     std::thread::scope(|scope| {
         let first = scope.spawn(|| node.cri().pull(&refused_name, None));
-        assert!(eventually(LIMIT, || downloads(&other, layer) == 1));
+        expect_while_held(&other, "the layer was not requested", || {
+            downloads(&other, layer) == 1
+        });
         let second = scope.spawn(|| node.cri().pull(&welcome_name, None));
-        assert!(has_begun(node.registry(), &welcome));
+        expect_while_held(&other, "the second pull did not begin", || {
+            has_begun(node.registry(), &welcome)
+        });
         other.proxy().release();
         let status = first
             .join()
@@ -187,7 +209,9 @@ fn shared_layer_download_grants_no_image_access() {
     private.proxy().add_fault(layer, RegistryFault::Hold);
     std::thread::scope(|scope| {
         let owner = scope.spawn(|| node.cri().pull(&reference, auth("user", "secret")));
-        assert!(eventually(LIMIT, || downloads(&private, layer) == 1));
+        expect_while_held(&private, "the layer was not requested", || {
+            downloads(&private, layer) == 1
+        });
         let status = node
             .cri()
             .pull(&reference, auth("user", "wrong"))
