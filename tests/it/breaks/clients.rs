@@ -146,7 +146,9 @@ fn disconnects_during_container_calls_leave_nothing_behind() {
     let pod = node.pod("vanish");
     let before = node.leak_scan();
     for time in 0..TIMES {
-        let config = node.container(&format!("main-{time}"), &["sleep", "1000"]);
+        // On some kernels criu ends the sleep of a process that it dumps, and lets run on: `sleep` then exits with 0.
+        let sleep = "while :; do sleep 1000; done";
+        let config = node.container(&format!("main-{time}"), &["sh", "-c", sleep]);
         let request = cri::CreateContainerRequest {
             pod_sandbox_id: pod.id().to_owned(),
             config: Some(config.clone()),

@@ -34,6 +34,10 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
         "status_page",
         "needs Chromium, which would double the size of the root; the page shows what the command line prints in `objects`",
     ),
+    (
+        "support_works::roots",
+        "enters roots by `tests/root`, which is not in one of them; starts no container",
+    ),
 ];
 
 /// The tests that run in a root of another suite.

@@ -20,13 +20,22 @@ use crate::client::{Client, QUICK, call};
 /// The disk of containerd's content store.
 #[derive(Debug, Default)]
 pub(crate) struct ContentDisk {
-    /// The root directory of the store; `None` if containerd does not report it, or if it is not a directory
-    /// in our mount namespace. Queried once. Directories below it may not exist yet: containerd 2.x creates
-    /// them with the first blob.
-    root: OnceCell<Option<PathBuf>>,
+    /// A directory on it, as [`root_of`] has found one. Queried until it is found.
+    root: OnceCell<PathBuf>,
 }
 
 impl ContentDisk {
+    async fn root(&self, client: &Client) -> Result<Option<&Path>> {
+        if self.root.get().is_none() {
+            let Some(found) = root_of(client).await? else {
+                return Ok(None);
+            };
+            // Of two concurrent pulls both have found the same.
+            let _ = self.root.set(found);
+        }
+        Ok(self.root.get().map(PathBuf::as_path))
+    }
+
     /// Refuses an image whose layers do not fit. What the store has of them already needs no more space. If
     /// the free space cannot be determined, nothing is refused. Cancel-safe.
     ///
@@ -35,7 +44,7 @@ impl ContentDisk {
     /// has.
     pub(crate) async fn check(&self, client: &Client, layers: &[Descriptor]) -> Result<()> {
         let layers = distinct(layers);
-        let Some(root) = self.root.get_or_try_init(|| root_of(client)).await? else {
+        let Some(root) = self.root(client).await? else {
             return Ok(());
         };
         let Some(free) = free_bytes(root).await else {
@@ -92,14 +101,19 @@ pub(crate) async fn reported_root(client: &Client) -> Result<Option<PathBuf>> {
         .find_map(|plugin| plugin.exports.get("root").map(PathBuf::from)))
 }
 
-/// The root of containerd's content store, if that is a directory in our mount namespace.
+/// A directory on the disk of containerd's content store; `None` if containerd does not report its root, or if there is none
+/// in our mount namespace.
 pub(super) async fn root_of(client: &Client) -> Result<Option<PathBuf>> {
-    let Some(root) = reported_root(client).await? else {
-        return Ok(None);
-    };
-    let path = root.clone();
-    let is_dir = blocking(move || Ok(path.is_dir())).await?;
-    Ok(Some(root).filter(|_| is_dir))
+    match reported_root(client).await? {
+        Some(root) => blocking(move || Ok(existing(&root).map(Path::to_owned))).await,
+        None => Ok(None),
+    }
+}
+
+/// The root of the content store or, while containerd 2.x has not created it, which it does with the first blob, containerd's
+/// root directory, in which it will be.
+fn existing(root: &Path) -> Option<&Path> {
+    root.ancestors().take(2).find(|dir| dir.is_dir())
 }
 
 /// Bytes that are free for root on the file system of `dir`; `None` if that cannot be determined within
@@ -144,6 +158,17 @@ mod tests {
         let layers = distinct(&[layer(b"a", 5), layer(b"b", u64::MAX), layer(b"a", 5)]);
         assert_eq!(layers.len(), 2);
         assert_eq!(total_bytes(&layers), u64::MAX);
+    }
+
+    #[test]
+    fn directory_is_found_before_the_store_has_one() {
+        let root = tempfile::tempdir().unwrap();
+        let content = root.path().join("io.containerd.content.v1.content");
+        assert_eq!(existing(&content), Some(root.path()));
+        // Neither of them is in this mount namespace.
+        assert_eq!(existing(&content.join("other").join("content")), None);
+        std::fs::create_dir(&content).unwrap();
+        assert_eq!(existing(&content), Some(content.as_path()));
     }
 
     #[tokio::test]

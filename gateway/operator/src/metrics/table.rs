@@ -148,7 +148,7 @@ metrics! {
         SWARM_END: Gauge "switchyard_swarm_certificate_end_timestamp_seconds" [] "Until when it is valid, in seconds since 1970. It is renewed between half and four fifths of that time.";
     }
     "containerd" {
-        CONTAINERD_CALLS: Counter "switchyard_containerd_calls_total" ["method", "code"] "Calls to containerd, and to shims that are called directly (containerd.task.v2.Task/…), by the status of their end: UNAVAILABLE without an answer, CANCELLED if the daemon gave the call up, usually because its time was over.";
+        CONTAINERD_CALLS: Counter "switchyard_containerd_calls_total" ["method", "code"] "Calls to containerd, and to shims that are called directly (containerd.task.v2.Task/… or v3), by the status of their end: UNAVAILABLE without an answer, CANCELLED if the daemon gave the call up, usually because its time was over.";
         CONTAINERD_DURATION: Histogram "switchyard_containerd_call_duration_seconds" ["method"] "Time from request to status.";
         CONTAINERD_RECONNECTS: Counter "switchyard_containerd_reconnects_total" [] "Connections that were made after an earlier one was lost.";
     }
