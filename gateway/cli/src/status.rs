@@ -93,7 +93,7 @@ fn shown(WholeStatus { report, operations }: &WholeStatus, now: Timestamp) -> St
             let state = match (part.up, part.needed) {
                 (true, _) => "ok",
                 (false, true) => "failed",
-                (false, false) => "failed (not needed)",
+                (false, false) => "failed (the node stays ready)",
             };
             [part.name.clone(), state.to_owned(), part.detail.clone()]
         })

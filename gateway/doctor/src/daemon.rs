@@ -10,10 +10,10 @@ use switchyard_operator_api::VERSION;
 use switchyard_operator_api::{StatusReport, TroubleView};
 
 use super::codes::daemon::{
-    ADMIN_EXPOSED, CANNOT_START, DAEMON_DOWN, DAMAGED_IMAGE, FORMER_CONFIGURATION, FORMER_PROGRAM,
-    FULL_PIPE, LEFT_CGROUP, NO_GROUP, OTHER_LOGKEEPER, OTHER_VERSION, PART_DOWN,
-    SHARED_BY_INSTANCES, SILENT_SHIM, STALE_SOCKET, TREE_SET_ASIDE, UNENDED_TASK, UNREADABLE,
-    UNRECORDED_EXIT,
+    ADMIN_EXPOSED, CANNOT_START, DAEMON_DOWN, DAMAGED_IMAGE, FAILING_OPERATIONS,
+    FORMER_CONFIGURATION, FORMER_PROGRAM, FULL_PIPE, LEFT_CGROUP, NO_GROUP, OTHER_LOGKEEPER,
+    OTHER_VERSION, PART_DOWN, SHARED_BY_INSTANCES, SILENT_SHIM, STALE_SOCKET, TREE_SET_ASIDE,
+    UNENDED_TASK, UNREADABLE, UNRECORDED_EXIT,
 };
 use super::facts::Facts;
 use super::finding::{Finding, Severity};
@@ -91,6 +91,9 @@ fn trouble(trouble: &TroubleView) -> Finding {
         "damaged_image" => Finding::new(&DAMAGED_IMAGE, objects),
         "unended_task" => Finding::new(&UNENDED_TASK, objects),
         "full_pipe" => Finding::new(&FULL_PIPE, objects),
+        "failing_operations" => {
+            Finding::new(&FAILING_OPERATIONS, objects).command("switchyard events")
+        }
         kind => Finding::new(&PART_DOWN, format!("{kind}: {objects}")).severity(Severity::Warning),
     }
 }

@@ -168,6 +168,7 @@ pub fn run(view: Arc<dyn NodeView>, request: DoctorRequest) -> DoctorReport {
     findings.sort_by(|a, b| {
         b.severity
             .cmp(&a.severity)
+            .then_with(|| is_acute(b).cmp(&is_acute(a)))
             .then_with(|| a.code.cmp(&b.code))
     });
     findings.dedup();
@@ -179,6 +180,13 @@ pub fn run(view: Arc<dyn NodeView>, request: DoctorRequest) -> DoctorReport {
         daemon,
         findings,
     }
+}
+
+/// Returns whether a finding is about something that holds up work now.
+fn is_acute(finding: &Finding) -> bool {
+    codes::daemon::ACUTE
+        .iter()
+        .any(|acute| acute.code == finding.code)
 }
 
 /// The findings of all families, which run at the same time; one that does not end holds up no other.

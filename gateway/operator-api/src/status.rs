@@ -85,12 +85,12 @@ impl From<Advisory> for AdvisoryView {
 /// Objects in a condition that the daemon cannot end, for display.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TroubleView {
-    /// The kind of the condition, as in the metric `switchyard_troubles`; also `unended_task` and `full_pipe`, of which there are
-    /// metrics of their own.
+    /// The kind of the condition, as in the metric `switchyard_troubles`; also `unended_task`, `full_pipe` and `failing_operations`, of
+    /// which there are metrics of their own.
     pub kind: String,
     /// Number of objects.
     pub count: usize,
-    /// The first of them: ids with their names, paths, or names of images; some with what holds them up.
+    /// The first of them: ids with their names, paths, names of images, or kinds of operations; some with what holds them up.
     pub objects: Vec<String>,
 }
 

@@ -243,7 +243,7 @@ fn probe(name: &str, parts: &[Part], verbose: bool, reach: Reach) -> Response {
             (true, _) if detail.is_empty() => format!("[+]{name} ok\n"),
             (true, _) => format!("[+]{name} ok: {detail}\n"),
             (false, true) => format!("[-]{name} failed: {detail}\n"),
-            (false, false) => format!("[!]{name} failed, not needed: {detail}\n"),
+            (false, false) => format!("[!]{name} failed, the node stays ready: {detail}\n"),
         };
         body.push_str(&line);
     }

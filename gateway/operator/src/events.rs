@@ -19,6 +19,7 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use switchyard_core::event::{Event, Lagged, Subscription};
+use switchyard_core::operation::EndedOperation;
 use switchyard_core::{Error, Result};
 use switchyard_operator_api::text::rfc3339;
 use switchyard_operator_api::{EventPage, EventView, ExitView, HistoryPage, NODE_OWNER};
@@ -152,6 +153,12 @@ impl EventLog {
             detail,
             ..EventView::default()
         });
+    }
+
+    /// Records that an operation has failed with this error; never waits.
+    pub(crate) fn note_failure(&self, operation: &EndedOperation<'_>, error: &str) {
+        let view = describe::failure(operation, error, &self.0.owners, SystemTime::now());
+        self.push(view);
     }
 
     /// Records the start of this daemon, and that the one before has left no record of its end.

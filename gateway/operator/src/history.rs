@@ -9,7 +9,7 @@ use switchyard_core::operation::{
 };
 use switchyard_core::spec::Meta;
 use switchyard_linux::{WorkLost, blocking, report};
-use switchyard_operator_api::{EventView, ExitView, OperationView};
+use switchyard_operator_api::{EventView, ExitView, OperationView, TroubleView};
 use switchyard_telemetry::{TraceSettings, TraceSettingsError, Traces};
 
 use crate::config::AuditConfig;
@@ -20,8 +20,10 @@ use crate::metrics::{ExitMetrics, Metrics, OperationMetrics};
 use crate::owners::Owners;
 use crate::span_attributes;
 
+mod failing;
 mod failures;
 
+use failing::RecentOutcomes;
 use failures::FailureLog;
 
 /// The records of what happens. Clones share them.
@@ -37,16 +39,25 @@ pub struct History {
     pub traces: Option<Arc<Traces>>,
     /// The frontends' knowledge of the objects.
     pub owners: Owners,
+    outcomes: Arc<RecentOutcomes>,
 }
 
-/// Writes a line of the audit log and observes metrics when an operation or a task ends, and logs operations that failed.
+/// Writes a line of the audit log and observes metrics when an operation ends, and logs operations that failed.
 #[derive(Debug)]
 struct Observer {
     audit: AuditLog,
     metrics: OperationMetrics,
-    exits: ExitMetrics,
+    events: EventLog,
+    outcomes: Arc<RecentOutcomes>,
     failures: FailureLog,
     owners: Owners,
+}
+
+/// Writes a line of the audit log and counts when a task exits.
+#[derive(Debug)]
+struct ExitRecorder {
+    audit: AuditLog,
+    exits: ExitMetrics,
 }
 
 impl History {
@@ -55,21 +66,33 @@ impl History {
     pub fn start(audit: &AuditConfig, metrics: &Metrics, owners: Owners, state: &Path) -> Self {
         let operations = Operations::default();
         let audit = AuditLog::start(audit, owners);
-        let observer = Arc::new(Observer {
+        let exits = ExitRecorder {
+            audit: audit.clone(),
+            exits: metrics.exits.clone(),
+        };
+        let events = EventLog::start(owners, state, Arc::new(exits));
+        let outcomes = Arc::new(RecentOutcomes::new());
+        operations.observe(Arc::new(Observer {
             audit: audit.clone(),
             metrics: metrics.operations.clone(),
-            exits: metrics.exits.clone(),
+            events: events.clone(),
+            outcomes: Arc::clone(&outcomes),
             failures: FailureLog::default(),
             owners,
-        });
-        operations.observe(Arc::clone(&observer) as _);
+        }));
         Self {
             operations,
             audit,
-            events: EventLog::start(owners, state, observer),
+            events,
             traces: None,
             owners,
+            outcomes,
         }
+    }
+
+    /// The kinds of operations of which most have failed in the last ten minutes; `None` if there are none.
+    pub(crate) fn failing_operations(&self) -> Option<TroubleView> {
+        self.outcomes.failing()
     }
 
     /// The operations in flight, for display.
@@ -135,7 +158,10 @@ impl OperationObserver for Observer {
     fn operation_ended(&self, operation: &EndedOperation<'_>) {
         self.metrics.ended(operation);
         self.audit.record(operation);
-        self.failures.ended(operation);
+        self.outcomes.ended(operation);
+        if let Some(error) = self.failures.ended(operation) {
+            self.events.note_failure(operation, &error);
+        }
     }
 
     fn step_ended(&self, step: EndedStep) {
@@ -160,7 +186,7 @@ impl OperationObserver for Observer {
     }
 }
 
-impl ExitObserver for Observer {
+impl ExitObserver for ExitRecorder {
     fn task_exited(&self, event: &EventView, exit: &ExitView) {
         self.exits.ended(&event.owner, &exit.cause);
         self.audit.record_exit(event, exit);

@@ -198,7 +198,7 @@ fn assert_disk(node: &TestNode, full: bool) {
     assert!(reported, "full: {full}: {last}");
     let (status, body) = node.daemon().get("/readyz?verbose");
     assert!(
-        status == 200 && body.contains("[!]disk failed, not needed") == full,
+        status == 200 && body.contains("[!]disk failed, the node stays ready") == full,
         "{status} {body}"
     );
     let (_, metrics) = node.daemon().get("/metrics");

@@ -181,7 +181,7 @@ async fn readiness_follows_required_components() {
     assert_eq!(pages.get("/readyz").await, (StatusCode::OK, "ok\n".into()));
     let backend = format!(
         "[+]runtime ok: {runtime}\n\
-         [!]network failed, not needed: Broken: gone\n\
+         [!]network failed, the node stays ready: Broken: gone\n\
          [+]disk ok: can be written and has space\n\
          [+]recovery ok: done\n\
          [+]devices ok: can be given out\n"

@@ -154,6 +154,23 @@ pub(in super::super) const FULL_PIPE: FindingCode = FindingCode::warning(
     "It waits in each write to its output.",
     "Look at the disk of the log: `iostat -x 1`. Move the logs, or let the container write less.",
 );
+pub(in super::super) const FAILING_OPERATIONS: FindingCode = FindingCode::warning(
+    "SY826",
+    "most operations of a kind have failed in the last ten minutes",
+    "Orchestrators repeat them: pods, jobs and services do not start, or do not end.",
+    "The last error names the cause. `switchyard events` has each failure, docs/troubleshooting.md leads from errors to cures.",
+);
+
+/// What holds up work now. These come before other findings of the same severity.
+pub(in super::super) const ACUTE: &[&FindingCode] = &[
+    &DAEMON_DOWN,
+    &PART_DOWN,
+    &STALE_SOCKET,
+    &SILENT_SHIM,
+    &UNENDED_TASK,
+    &FULL_PIPE,
+    &FAILING_OPERATIONS,
+];
 
 pub(super) const ALL: &[&FindingCode] = &[
     &DAEMON_DOWN,
@@ -181,4 +198,5 @@ pub(super) const ALL: &[&FindingCode] = &[
     &DAMAGED_IMAGE,
     &UNENDED_TASK,
     &FULL_PIPE,
+    &FAILING_OPERATIONS,
 ];

@@ -66,6 +66,7 @@ fn objects_with_a_trouble() {
         ("damaged_image", "SY823 warning"),
         ("unended_task", "SY824 warning"),
         ("full_pipe", "SY825 warning"),
+        ("failing_operations", "SY826 warning"),
         ("of_a_later_version", "SY802 warning"),
     ] {
         let trouble = TroubleView {

@@ -40,7 +40,7 @@ const EVENTS: usize = 30;
 const REFUSED: usize = 20;
 
 /// The events that are among the refused requests.
-const REFUSALS: [&str; 3] = ["refused", "task_rejected", "task_waits"];
+const REFUSALS: [&str; 4] = ["refused", "conflict", "task_rejected", "task_waits"];
 
 const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";

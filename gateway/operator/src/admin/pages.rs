@@ -138,7 +138,14 @@ impl AdminPages {
                 Reach::Local => Some(self.config.view()),
             },
             nomad_launchers: self.node.figures().launchers,
-            troubles,
+            troubles: match reach {
+                // Errors name images and paths.
+                Reach::Network => troubles,
+                Reach::Local => {
+                    let failing = self.history.failing_operations();
+                    troubles.into_iter().chain(failing).collect()
+                }
+            },
             facts: match reach {
                 // Paths are named.
                 Reach::Network => BTreeMap::new(),

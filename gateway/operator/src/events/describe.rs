@@ -4,11 +4,11 @@ use std::time::SystemTime;
 
 use switchyard_core::event::{Event, EventKind, TaskEnd};
 use switchyard_core::object::Task;
-use switchyard_core::operation::{Caller, OperationKind};
+use switchyard_core::operation::{Caller, EndedOperation, OperationKind};
 use switchyard_core::state::{Exit, ExitCause, SandboxState, TaskState};
 use switchyard_core::stop_request::StopReason;
 use switchyard_operator_api::text::{duration, rfc3339};
-use switchyard_operator_api::{EventView, ExitView};
+use switchyard_operator_api::{EventView, ExitView, NODE_OWNER};
 
 use crate::owners::Owners;
 
@@ -64,6 +64,33 @@ pub(super) fn view(event: &Event, owners: &Owners, now: SystemTime) -> EventView
         names: names.map(|names| names.to_map()).unwrap_or_default(),
         detail,
         exit,
+    }
+}
+
+/// The view of an operation that has failed now.
+pub(super) fn failure(
+    operation: &EndedOperation<'_>,
+    error: &str,
+    owners: &Owners,
+    now: SystemTime,
+) -> EventView {
+    let subject = operation.subject;
+    let names = subject
+        .sandbox_meta
+        .as_deref()
+        .map(|sandbox| owners.names_in_record(sandbox, subject.task_meta.as_deref()));
+    EventView {
+        at: rfc3339(now),
+        owner: operation
+            .owner
+            .map_or_else(|| NODE_OWNER.to_owned(), |owner| owner.to_string()),
+        event: "operation_failed".to_owned(),
+        sandbox: subject.sandbox.map(|id| id.to_string()),
+        task: subject.task.map(|id| id.to_string()),
+        name: names.as_ref().map(ToString::to_string).unwrap_or_default(),
+        names: names.map(|names| names.to_map()).unwrap_or_default(),
+        detail: format!("{}: {error}", operation.kind.as_str()),
+        ..EventView::default()
     }
 }
 

@@ -1,4 +1,4 @@
-//! The lines of the log about operations that failed: one for each, with its cause.
+//! The lines of the log and the events about operations that failed: one for each, with its cause.
 //!
 //! What is repeated on the same object and fails in the same way, as a removal is while containerd is away, is one
 //! trouble: it has a line when it begins, one each hour while it lasts, and one at its end.
@@ -53,16 +53,17 @@ enum Note {
 
 impl FailureLog {
     /// Logs the end of an operation if it failed, or succeeded after it had failed. The commands of probes are in metrics
-    /// alone, and operations that log their failures themselves are left out.
-    pub(super) fn ended(&self, operation: &EndedOperation<'_>) {
+    /// alone, and operations that log their failures themselves are left out. Returns the error of a failure that is no
+    /// repetition.
+    pub(super) fn ended(&self, operation: &EndedOperation<'_>) -> Option<String> {
         if logs_itself(operation.kind) {
-            return;
+            return None;
         }
         let failure = match operation.outcome {
             Outcome::Succeeded => None,
             Outcome::Failed(error) => Some(error),
             // It did not fail: it panicked, which is logged, or its client went away.
-            Outcome::Dropped => return,
+            Outcome::Dropped => return None,
         };
         let kind = failure.map(|error| error.kind());
         let note = self.0.lock().note(operation, kind, Instant::now());
@@ -72,16 +73,20 @@ impl FailureLog {
         match note {
             Note::Nothing => {}
             Note::NodeFailed => {
+                let error = error.as_deref();
                 tracing::warn!(error, error_kind, seconds, "an operation failed");
             }
             Note::RequestFailed => {
+                let error = error.as_deref();
                 tracing::info!(error, error_kind, seconds, "an operation failed");
             }
             Note::FailedAgain => {
+                let error = error.as_deref();
                 tracing::debug!(error, error_kind, seconds, "an operation failed again");
             }
             Note::Recovered => tracing::info!(seconds, "an operation that had failed succeeded"),
         }
+        error.filter(|_| matches!(note, Note::NodeFailed | Note::RequestFailed))
     }
 }
 

@@ -47,7 +47,9 @@ pub(super) struct PartRow {
 impl EventRow {
     pub(super) fn of(event: &EventView, now: Timestamp) -> Self {
         let tone = match event.event.as_str() {
-            "refused" | "conflict" | "sandbox_failed" | "task_rejected" => Tone::Bad,
+            "refused" | "conflict" | "sandbox_failed" | "operation_failed" | "task_rejected" => {
+                Tone::Bad
+            }
             "task_waits" => Tone::Busy,
             "task_exited" if event.exit.as_deref().is_none_or(is_failure) => Tone::Bad,
             "task_started" | "sandbox_ready" => Tone::Good,
@@ -111,7 +113,7 @@ impl PartRow {
         let (state, tone) = match (part.up, part.needed) {
             (true, _) => ("ok", Tone::Good),
             (false, true) => ("failed", Tone::Bad),
-            (false, false) => ("failed, not needed", Tone::Busy),
+            (false, false) => ("failed, the node stays ready", Tone::Busy),
         };
         Self {
             name: text::name(&part.name),

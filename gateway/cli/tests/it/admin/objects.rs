@@ -83,7 +83,7 @@ async fn the_command_line_shows_status_and_objects() {
     assert!(output.status.success(), "{text}");
     assert!(
         text.contains(" is ready, process ")
-            && text.contains("network   failed (not needed)  Broken: gone"),
+            && text.contains("network   failed (the node stays ready)  Broken: gone"),
         "{text}"
     );
     assert!(
