@@ -6,6 +6,7 @@
  *                                     inside of it and writes "n"; exits when its input ends
  *   helper idmap USERNS SOURCE TARGET mounts SOURCE, with everything mounted below it, at TARGET, idmapped as in
  *                                     USERNS; if something below it cannot be, SOURCE alone is
+ *   helper setattr                    exits with 0 if mount_setattr can be used; changes nothing
  *   helper refused PATH               exits with 0 if PATH cannot be written because its mount is read-only
  *   helper unused ID DIR              prints the first project from ID on that is unused on DIR's file system
  *   helper join ID DIR                sets the project of DIR and everything below it to ID
@@ -62,6 +63,12 @@ static int idmap(const char *users, const char *source, const char *target) {
     return 0;
 }
 
+static int setattr(void) {
+    struct mount_attr nothing;
+    memset(&nothing, 0, sizeof nothing);
+    return mount_setattr(-1, "", AT_EMPTY_PATH, &nothing, sizeof nothing) == 0 ? 0 : failed("mount_setattr");
+}
+
 static int refused(const char *path) {
     int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     return file < 0 && errno == EROFS ? 0 : 1;
@@ -70,6 +77,7 @@ static int refused(const char *path) {
 int main(int count, char **words) {
     if (count == 3 && strcmp(words[1], "namespaces") == 0) return namespaces(words[2]);
     if (count == 5 && strcmp(words[1], "idmap") == 0) return idmap(words[2], words[3], words[4]);
+    if (count == 2 && strcmp(words[1], "setattr") == 0) return setattr();
     if (count == 3 && strcmp(words[1], "refused") == 0) return refused(words[2]);
     if (count == 4 && strcmp(words[1], "unused") == 0) return unused_project(words[2], words[3]);
     if (count == 4 && strcmp(words[1], "join") == 0) return join_project(words[2], words[3]);

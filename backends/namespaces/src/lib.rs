@@ -35,7 +35,7 @@ mod testing;
 
 pub use addresses::addresses;
 pub use error::Error;
-pub use helper::{PROGRAM, map_ids};
+pub use helper::{PROGRAM, map_ids, set_program_dir, try_mount_setattr};
 pub use link::{delete_device, has_device};
 pub use namespace_file::is_namespace_file;
 pub use ns::Ns;

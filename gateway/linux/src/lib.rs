@@ -1,11 +1,13 @@
 //! Idioms of Linux and of errors, in one place. It is below all other crates, and depends on none of them.
 //!
 //! [`mounts`] alone reads the kernel's list of mounts. [`process`] alone says which process an id stands for. [`node_limits`] alone
-//! says how much of a limit of the node is in use, [`listeners`] alone which programs of the node listen.
+//! says how much of a limit of the node is in use, [`listeners`] alone which programs of the node listen, [`host_features`] alone what
+//! the kernel offers to this process.
 
 pub mod descriptor_bundle;
 pub mod files;
 mod group_leader;
+pub mod host_features;
 pub mod kernel_wait;
 mod limits;
 pub mod listeners;
