@@ -22,6 +22,7 @@ use switchyard_core::spec::{
 use switchyard_core::state::Exit;
 use switchyard_core::stats::{InterfaceStats, TaskMetrics, TaskStats};
 use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
+use switchyard_linux::host_features::HostFeatures;
 use switchyard_runtime_spec as runtime_spec;
 use tokio_util::sync::CancellationToken;
 
@@ -79,6 +80,20 @@ impl Containerd {
     /// `InvalidArgument` for a default runtime that is not configured; nothing has changed then.
     pub fn reconfigure(&self, settings: Settings) -> Result<()> {
         self.parts.reconfigure(settings)
+    }
+
+    /// What it has tried of the kernel at [`Containerd::connect`].
+    #[must_use]
+    pub fn host_features(&self) -> HostFeatures {
+        let mut features = HostFeatures::default();
+        let no_setattr = self.parts.context.no_mount_setattr.as_deref();
+        features.add(
+            "mount_setattr",
+            no_setattr.map(|why| {
+                format!("{why} (Linux 5.12 has it): pods have no user namespaces, and no mount is recursively read-only")
+            }),
+        );
+        features
     }
 
     fn build(

@@ -27,6 +27,8 @@ pub(crate) struct Context {
     pub(crate) layout: Layout,
     /// The features of this node.
     pub(crate) host: Host,
+    /// The reason why mounts cannot be changed by mount_setattr(2); `None` if they can be.
+    pub(crate) no_mount_setattr: Option<String>,
     pub(crate) host_name: String,
     /// The kernel's boot id: records of another boot name cgroups and processes that no longer exist.
     pub(crate) boot: String,

@@ -45,7 +45,7 @@ pub(crate) struct Node {
 impl Node {
     /// Returns whether the runtime of a handler supports recursively read-only mounts on this kernel.
     pub(crate) fn recursive_readonly(&self, runtime: &Runtime) -> bool {
-        self.context.host.kernel >= (5, 12)
+        self.context.no_mount_setattr.is_none()
             && self.probes.features_of(&runtime.binary).recursive_readonly
     }
 

@@ -484,7 +484,8 @@ fn readonly_option(
             format!("{destination} must be private to be recursively read-only"),
         )),
         (true, true) if !input.recursive_readonly => Err(Error::unimplemented(format!(
-            "the runtime handler cannot mount {destination} recursively read-only"
+            "the runtime handler cannot mount {destination} recursively read-only: its OCI runtime does not know rro, or this kernel lacks \
+             mount_setattr (Linux 5.12)"
         ))
         .with_reason(Reason::RecursiveReadonlyMount)),
         (true, true) => Ok("rro"),

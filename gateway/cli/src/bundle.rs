@@ -39,7 +39,7 @@ pub(super) fn support_bundle(args: &BundleArgs, sources: Sources) -> Result<(), 
     let request = BundleRequest {
         socket: Some(socket),
         sources,
-        start_check: Some(config_check::faults_but_groups),
+        start_check: Some(config_check::other_faults),
     };
     let report = bundle::write(&path, request)?;
     Ok(print(text(&path, &report))?)

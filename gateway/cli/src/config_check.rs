@@ -88,15 +88,15 @@ pub(super) fn check(args: &CheckArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The texts of the faults of a start, but for groups, of which the doctor has a finding of its own.
-pub(super) fn faults_but_groups(config: &Config, environment: &[(String, String)]) -> Vec<String> {
+/// The texts of the faults of a start, but for groups and features of the kernel, of which the doctor has findings of their own.
+pub(super) fn other_faults(config: &Config, environment: &[(String, String)]) -> Vec<String> {
     let Err(faults) = start_check::check(config, environment) else {
         return Vec::new();
     };
     faults
         .all()
         .iter()
-        .filter(|fault| !matches!(fault, StartFault::NoGroup { .. }))
+        .filter(|fault| !matches!(fault, StartFault::NoGroup { .. } | StartFault::Host(_)))
         .map(|fault| report(fault))
         .collect()
 }

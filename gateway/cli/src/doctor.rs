@@ -39,7 +39,7 @@ pub(super) fn doctor(args: &DoctorArgs, sources: Sources) -> Result<ExitCode, Cl
         socket: Some(socket),
         sources,
     };
-    let node = LocalNode::with_start_check(Some(config_check::faults_but_groups));
+    let node = LocalNode::with_start_check(Some(config_check::other_faults));
     let report = doctor::run(Arc::new(node), request);
     match args.output {
         Format::Text => print(text(&report))?,

@@ -9,7 +9,8 @@ use serde::Serialize;
 use switchyard_operator_api::programs::ProgramView;
 use switchyard_operator_api::text::{age, printable};
 use switchyard_operator_api::{
-    ConfigView, LimitView, OperationView, PullView, RefusedReloadView, StatusReport, TroubleView,
+    ConfigView, FeatureView, LimitView, OperationView, PullView, RefusedReloadView, StatusReport,
+    TroubleView,
 };
 
 use super::daemon::{DaemonError, ask};
@@ -129,6 +130,7 @@ fn shown(WholeStatus { report, operations }: &WholeStatus, now: Timestamp) -> St
     }
     text.push_str(&format!("images: {images}\n"));
     text.push_str(&limits(report));
+    text.push_str(&missing_features(report));
     text.push_str(&advisories(report));
     text.push_str(&troubles(report));
     text.push_str(&former_programs(report));
@@ -151,6 +153,19 @@ fn limits(report: &StatusReport) -> String {
     });
     let shown: Vec<_> = shown.collect();
     format!("limits in use: {}\n", shown.join(", "))
+}
+
+/// The table of what the kernel and the node do not offer to the daemon; empty if nothing is missing.
+fn missing_features(report: &StatusReport) -> String {
+    let rows: Vec<_> = report
+        .features
+        .iter()
+        .filter_map(|FeatureView { name, fault }| Some([name.clone(), fault.clone()?]))
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    format!("\n{}", table(["MISSING FEATURE", "REASON"], &rows))
 }
 
 /// The table of versions with known vulnerabilities; empty if there are none.

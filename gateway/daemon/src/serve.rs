@@ -19,6 +19,7 @@ use switchyard_config::{Config, Loaded};
 use switchyard_core::backend::{Backend, BackendObserver};
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_linux::files::if_present;
+use switchyard_linux::host_features::HostFeatures;
 use switchyard_logkeeper::Client;
 use switchyard_operator::history::History;
 use switchyard_operator::metrics::Metrics;
@@ -153,6 +154,7 @@ pub async fn run(
     let ConnectedBackend {
         backend,
         reconfigure,
+        features,
     } = connect(&config, daemon.metrics.backend_observer()).map_err(ServeError::Backend)?;
     let gateway = daemon.gateway(backend);
     let settings = LiveSettings::of(&config);
@@ -170,6 +172,7 @@ pub async fn run(
         &processes,
         &device_report,
         &frontends,
+        features,
     );
     let pages = daemon.pages(node, reloader, log_level.clone());
     let (address_files, admin_question) = daemon.serve_admin(admin, &pages, &credentials.metrics);
@@ -328,6 +331,16 @@ impl Daemon {
         )
     }
 
+    /// Tries what the kernel and the node offer, and adds what the backend has tried.
+    fn features(&self, of_backend: HostFeatures) -> HostFeatures {
+        let mut features = HostFeatures::find(&self.config.paths.run);
+        features.extend(of_backend);
+        for (feature, reason) in features.missing() {
+            tracing::info!(feature, reason, "the node lacks a feature");
+        }
+        features
+    }
+
     /// Collects what operators look at and change.
     fn node(
         &self,
@@ -336,6 +349,7 @@ impl Daemon {
         processes: &NeededProcesses,
         devices: &Arc<DeviceReport>,
         frontends: &Frontends,
+        of_backend: HostFeatures,
     ) -> Node {
         Node::new(NodeSources {
             gateway: gateway.clone(),
@@ -346,6 +360,7 @@ impl Daemon {
             reporters: [vec![Arc::clone(devices) as _], frontends.reporters()].concat(),
             plugins: Arc::clone(devices) as _,
             swarm: frontends.swarm(),
+            features: self.features(of_backend),
         })
     }
 

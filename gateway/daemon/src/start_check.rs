@@ -1,5 +1,5 @@
-//! The check of what a daemon reads at its start beside the configuration: groups of sockets, certificates, keys and
-//! the token of its listeners, and the variables of tracing.
+//! The check of what a daemon needs at its start beside the configuration: calls of the kernel, groups of sockets, certificates,
+//! keys and the token of its listeners, and the variables of tracing.
 //!
 //! The daemon, `switchyard config check --unit`, the package and the doctor use this one function, so that what one of
 //! them accepts, the others do not refuse.
@@ -7,6 +7,7 @@
 use std::fmt;
 
 use switchyard_config::Config;
+use switchyard_linux::host_features::{self, MissingFeature};
 use switchyard_linux::report;
 use switchyard_socket::listener::has_group;
 use switchyard_telemetry::{TraceSettings, TraceSettingsError};
@@ -16,6 +17,9 @@ use crate::credentials::{self, CredentialError};
 /// Reason why a daemon does not start although its configuration is valid.
 #[derive(Debug, thiserror::Error)]
 pub enum StartFault {
+    /// The kernel does not have what the daemon needs, or a filter refuses it.
+    #[error(transparent)]
+    Host(#[from] MissingFeature),
     /// The group of a socket does not exist on this node.
     #[error(
         "{key}: group {group:?} does not exist: create it with groupadd, or set the key to another one"
@@ -65,15 +69,20 @@ pub fn check(
     config: &Config,
     env: &[(String, String)],
 ) -> Result<Option<TraceSettings>, StartFaults> {
-    let mut faults: Vec<StartFault> = config
-        .socket_groups()
+    let mut faults: Vec<StartFault> = host_features::check_needed()
+        .err()
         .into_iter()
-        .filter(|(_, group)| !has_group(group))
-        .map(|(key, group)| StartFault::NoGroup {
-            key,
-            group: group.to_owned(),
-        })
+        .map(StartFault::Host)
         .collect();
+    let groups = config.socket_groups().into_iter();
+    faults.extend(
+        groups
+            .filter(|(_, group)| !has_group(group))
+            .map(|(key, group)| StartFault::NoGroup {
+                key,
+                group: group.to_owned(),
+            }),
+    );
     faults.extend(
         credentials::faults(config)
             .into_iter()

@@ -21,6 +21,7 @@ use switchyard_device_host::{Host, Hosted};
 use switchyard_device_plugin::Observe;
 use switchyard_devices::{Roots, Search};
 use switchyard_ledger::Journal;
+use switchyard_linux::host_features::HostFeatures;
 use switchyard_logkeeper::reader::LogLocation;
 use switchyard_operator::owners::{OwnerFunctions, Owners, log_beneath};
 use switchyard_streaming::Sessions;
@@ -42,6 +43,8 @@ pub struct ConnectedBackend {
     pub backend: Arc<dyn Backend>,
     /// Its function for reloads.
     pub reconfigure: ReconfigureBackend,
+    /// What it has tried of the kernel by itself.
+    pub features: HostFeatures,
 }
 
 /// The settings of frontends that a reload replaces. Clones share them.
@@ -99,11 +102,13 @@ pub fn containerd(
     observer: Arc<dyn BackendObserver>,
 ) -> switchyard_core::Result<ConnectedBackend> {
     let backend = Arc::new(Containerd::connect(containerd_settings(config), observer)?);
+    let features = backend.host_features();
     let reconfigured = Arc::clone(&backend);
     let reconfigure = move |config: &Config| reconfigured.reconfigure(containerd_settings(config));
     Ok(ConnectedBackend {
         backend,
         reconfigure: Box::new(reconfigure),
+        features,
     })
 }
 

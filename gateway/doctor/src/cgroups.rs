@@ -77,9 +77,7 @@ fn confinement(facts: &Facts) -> Option<Finding> {
             )
         });
     }
-    let enabled = view.text("/sys/module/apparmor/parameters/enabled");
-    let is_active = enabled.is_some_and(|text| text.trim() == "Y");
-    (!is_active).then(|| {
+    (!facts.has_apparmor()).then(|| {
         Finding::new(
             &NO_APPARMOR,
             "/sys/module/apparmor/parameters/enabled is not Y",

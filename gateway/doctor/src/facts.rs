@@ -181,6 +181,12 @@ impl Facts {
         self.running("kubelet").next().is_some() || self.view.exists("/var/lib/kubelet/config.yaml")
     }
 
+    /// Returns whether the kernel has AppArmor, and it is on.
+    pub(super) fn has_apparmor(&self) -> bool {
+        let enabled = self.view.text("/sys/module/apparmor/parameters/enabled");
+        enabled.is_some_and(|text| text.trim() == "Y")
+    }
+
     /// Returns whether cgroup v2 is the only hierarchy.
     pub(super) fn is_unified(&self) -> bool {
         self.view.exists("/sys/fs/cgroup/cgroup.controllers")

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! run ──► facts           configuration, daemon's answers, processes: once
-//!   ├──► kernel, cgroups, storage, systemd   1xx
+//!   ├──► kernel, features, cgroups, storage, systemd   1xx
 //!   ├──► containerd                          2xx
 //!   ├──► network, addresses, address_use     3xx
 //!   ├──► kubelet                             4xx
@@ -34,6 +34,7 @@ mod containerd;
 mod daemon;
 mod devices;
 mod facts;
+mod features;
 mod finding;
 mod hcl;
 mod kernel;
@@ -113,8 +114,9 @@ const LIMIT: Duration = Duration::from_secs(45);
 type Check = fn(&Facts) -> Vec<Finding>;
 
 /// The families, with their names for people.
-const CHECKS: [(&str, Check); 13] = [
+const CHECKS: [(&str, Check); 14] = [
     ("kernel", kernel::check),
+    ("features of the kernel", features::check),
     ("cgroups", cgroups::check),
     ("disks", storage::check),
     ("units", systemd::check),

@@ -14,6 +14,7 @@ use nix::unistd::geteuid;
 use parking_lot::Mutex;
 use switchyard_config as config;
 use switchyard_config::{Config, ConfigError, Loaded, Sources};
+use switchyard_linux::host_features::HostFeatures;
 use switchyard_linux::report;
 use switchyard_socket::channel::{self, RequestError};
 use switchyard_socket::listener;
@@ -64,7 +65,7 @@ pub struct LocalNode {
     start_check: Option<StartCheck>,
 }
 
-/// The daemon's own check of its start with a configuration and an environment. Returns the faults but for groups.
+/// The daemon's own check of its start with a configuration and an environment. Returns the faults but for groups and features of the kernel.
 pub type StartCheck = fn(&Config, &[(String, String)]) -> Vec<String>;
 
 impl LocalNode {
@@ -180,6 +181,10 @@ impl NodeView for LocalNode {
 
     fn has_group(&self, name: &str) -> bool {
         listener::has_group(name)
+    }
+
+    fn host_features(&self, run: &Path) -> HostFeatures {
+        HostFeatures::find(run)
     }
 
     fn start_faults(&self, config: &Config, environment: &[(String, String)]) -> Vec<String> {

@@ -59,6 +59,7 @@ fn status() -> StatusReport {
         nomad_launchers: Some(2),
         troubles: Vec::new(),
         limits: Vec::new(),
+        features: Vec::new(),
         facts: BTreeMap::new(),
         config: Some(ConfigView::default()),
         programs: vec![ProgramView {

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use switchyard_config::{Config, ConfigError, Loaded, Sources};
+use switchyard_linux::host_features::HostFeatures;
 use switchyard_linux::mounts::{MountTable, OWN_MOUNTS};
 
 /// The largest file that is read, in bytes.
@@ -146,8 +147,11 @@ pub trait NodeView: Send + Sync {
     /// Returns whether a group with this name, or a number, exists.
     fn has_group(&self, name: &str) -> bool;
 
+    /// What the kernel and the node offer to a daemon with this run directory, as this process finds it. Changes nothing.
+    fn host_features(&self, run: &Path) -> HostFeatures;
+
     /// The faults for which a daemon with this configuration and environment does not start on the node, but for groups
-    /// that do not exist; none if this process may not read what the daemon reads.
+    /// that do not exist and [features](Self::host_features); none if this process may not read what the daemon reads.
     fn start_faults(&self, config: &Config, environment: &[(String, String)]) -> Vec<String>;
 
     /// The configuration of these sources, as a process that starts reads them.

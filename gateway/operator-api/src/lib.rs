@@ -71,7 +71,8 @@ pub use page::PageLinkView;
 pub use plugins::{ErrorView, HostView, PluginView};
 pub use restart::RestartReport;
 pub use status::{
-    AdvisoryView, CountView, LimitView, PartView, StatusReport, TroubleView, count_views,
+    AdvisoryView, CountView, FeatureView, LimitView, PartView, StatusReport, TroubleView,
+    count_views,
 };
 pub use swarm::{DepartureView, JoinAvailability, SwarmJoin, SwarmView, WaitingServiceView};
 pub use version::{REVISION, VERSION};

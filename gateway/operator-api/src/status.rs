@@ -47,6 +47,9 @@ pub struct StatusReport {
     /// Limits of the node that containers share, with their use; on the unix socket only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<LimitView>,
+    /// What the kernel and the node offer to the daemon; on the unix socket only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<FeatureView>,
     /// The backend's facts, as `crictl info` shows them; on the unix socket only.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub facts: BTreeMap<String, String>,
@@ -138,6 +141,16 @@ impl LimitView {
     }
 }
 
+/// Something that the kernel or the node offers to the daemon, or does not, for display.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FeatureView {
+    /// Its name, as in the metric `switchyard_host_feature`.
+    pub name: String,
+    /// The reason why it cannot be used, and what is left out without it; `None` if it can be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
+}
+
 /// A part, for display.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartView {
@@ -206,8 +219,14 @@ mod tests {
         assert_eq!(serde_json::from_value::<StatusReport>(later).unwrap(), read);
         let mut troubled = golden;
         troubled["troubles"] = json!([{"kind": "silent_shim", "count": 3, "objects": ["a", "b"]}]);
+        troubled["features"] =
+            json!([{"name": "openat2"}, {"name": "apparmor", "fault": "it is off"}]);
         let read: StatusReport = serde_json::from_value(troubled.clone()).unwrap();
         assert_eq!(read.troubles[0].listed(), "a, b, and 1 more");
+        assert_eq!(
+            (&read.features[0].fault, read.features[1].fault.as_deref()),
+            (&None, Some("it is off"))
+        );
         assert_eq!(serde_json::to_value(&read).unwrap(), troubled);
     }
 

@@ -299,6 +299,7 @@ async fn metrics(State(ListenerPages { admin, reach: _ }): State<ListenerPages>)
         logs,
         disks,
         limits,
+        features: node.features().clone(),
         reloads: Some(admin.config.counts()),
         operations: admin.history.operations.ages(),
         log: switchyard_telemetry::log_counts(),

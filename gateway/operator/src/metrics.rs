@@ -14,6 +14,7 @@ use switchyard_core::backend::{BackendObserver, Troubles, WatchedDisk};
 use switchyard_core::id::Owner;
 use switchyard_core::operation::OperationAges;
 use switchyard_core::table::Counts;
+use switchyard_linux::host_features::HostFeatures;
 use switchyard_linux::node_limits::NodeLimit;
 use switchyard_logkeeper::protocol::Stats;
 use switchyard_operator_api::programs::ProgramView;
@@ -120,6 +121,7 @@ struct NodeMetrics {
     logs: LogMetrics,
     disks: DiskMetrics,
     limits: LimitMetrics,
+    features: IntGaugeVec,
     reloads: ReloadMetrics,
     in_flight: InFlightMetrics,
     audit: AuditMetrics,
@@ -175,6 +177,8 @@ pub struct NodeCounts {
     pub disks: Vec<WatchedDisk>,
     /// Limits of the node, as far as they are known.
     pub limits: Vec<NodeLimit>,
+    /// What the kernel and the node offer to the daemon.
+    pub features: HostFeatures,
     /// Reloads of the configuration; `None` outside a daemon.
     pub reloads: Option<ReloadCounts>,
     /// Operations in flight.
@@ -290,6 +294,7 @@ impl NodeMetrics {
             logs: LogMetrics::register(registry)?,
             disks: DiskMetrics::register(registry)?,
             limits: LimitMetrics::register(registry)?,
+            features: gauges(registry, table::HOST_FEATURES)?,
             reloads: ReloadMetrics::register(registry)?,
             in_flight: InFlightMetrics::register(registry)?,
             audit: AuditMetrics::register(registry)?,
@@ -339,6 +344,11 @@ impl NodeMetrics {
         }
         self.disks.set(&counts.disks);
         self.limits.set(&counts.limits);
+        for feature in counts.features.iter() {
+            self.features
+                .with_label_values(&[feature.name])
+                .set(i64::from(feature.fault.is_none()));
+        }
         if let Some(reloads) = &counts.reloads {
             self.reloads.set(reloads);
         }

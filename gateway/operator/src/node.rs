@@ -12,6 +12,7 @@ use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::operation::OperationInFlight;
 use switchyard_core::table::Counts;
 use switchyard_core::{Error, Result, threads};
+use switchyard_linux::host_features::HostFeatures;
 use switchyard_logkeeper::Client;
 use switchyard_logkeeper::protocol::Stats;
 use switchyard_operator_api::programs::{self, ProgramView};
@@ -73,6 +74,8 @@ pub struct NodeSources {
     pub plugins: Arc<dyn PluginHost>,
     /// The node's part in a swarm; `None` if the configuration allows none.
     pub swarm: Option<Arc<dyn SwarmControl>>,
+    /// What the kernel and the node offer to the daemon.
+    pub features: HostFeatures,
 }
 
 impl std::fmt::Debug for NodeSources {
@@ -126,6 +129,12 @@ impl Node {
             reporter.count(&mut figures);
         }
         figures
+    }
+
+    /// What the kernel and the node offer to the daemon.
+    #[must_use]
+    pub const fn features(&self) -> &HostFeatures {
+        &self.sources.features
     }
 
     /// The health of the backend, as it is known.

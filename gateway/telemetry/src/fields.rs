@@ -73,7 +73,7 @@ pub const FIELDS: &[LogField] = &[
 pub const DETAILS: &[&str] = &[
     "address", "adopted", "after", "again_in", "applied", "attributes", "backtrace", "before", "binary", "bound", "by",
     "bytes", "can", "cause", "cluster", "code", "containers", "cores", "daemon", "descriptor", "devices", "digest", "dir",
-    "directory", "driver", "dropped", "dropped_bytes", "dropped_lines", "durations", "empty_spec", "endpoint", "entries",
+    "directory", "driver", "dropped", "dropped_bytes", "dropped_lines", "durations", "empty_spec", "endpoint", "entries", "feature",
     "fifo", "file", "files", "first", "freed", "generation", "group", "holder", "holds_all", "host", "interface", "key",
     "keys", "kind", "known", "labels", "layer", "lease", "leases", "left", "left_out", "level", "limit", "line", "lines",
     "location", "locked_after", "log", "lost", "manager", "missed", "most", "network", "node", "of_this_process", "offset",

@@ -7,6 +7,8 @@ use std::time::Duration;
 use switchyard_cni as cni;
 use switchyard_core::backend::BackendObserver;
 use switchyard_core::{Error, Result, threads};
+use switchyard_linux::report;
+use switchyard_namespaces as namespaces;
 use switchyard_registry as registry;
 use switchyard_runtime_spec::{self as runtime_spec, Host};
 
@@ -33,7 +35,9 @@ pub(super) fn context(
 ) -> Result<Context> {
     let layout = Layout::new(&settings.state, &settings.run);
     layout.create_private_dirs()?;
+    namespaces::set_program_dir(&layout.infra());
     Ok(Context {
+        no_mount_setattr: no_mount_setattr(),
         epoch: epoch::load_or_begin(layout.run()),
         layout,
         host: detect_host(&settings)?,
@@ -43,6 +47,18 @@ pub(super) fn context(
         observer,
         settings: settings.into(),
     })
+}
+
+/// Tries mount_setattr(2). Returns the reason why it cannot be used; `None` if it can be, or that cannot be found out now.
+fn no_mount_setattr() -> Option<String> {
+    match namespaces::try_mount_setattr() {
+        Ok(()) => None,
+        Err(namespaces::Error::Helper { said }) => Some(said),
+        Err(error) => {
+            tracing::warn!(error = report(&error), "cannot try mount_setattr");
+            None
+        }
+    }
 }
 
 /// Refuses a default runtime that is not configured.

@@ -31,8 +31,9 @@ impl Node {
                 "mounts of the snapshotter {snapshotter} cannot be idmapped, only those of {IDMAP_SNAPSHOTTER}"
             ));
         }
-        self.probes
-            .idmap_unavailable()
+        let no_setattr = self.context.no_mount_setattr.clone();
+        no_setattr
+            .or_else(|| self.probes.idmap_unavailable())
             .map(|why| format!("idmapped mounts do not work on this node: {why}"))
     }
 

@@ -1,11 +1,15 @@
 //! Tests of the real daemon: our binary with a managed containerd, killed and stopped.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
 
+use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 use switchyard_daemon::detach::read_pid_file;
 use switchyard_linux::process::ProcessId;
 use switchyard_socket::channel;
@@ -131,4 +135,55 @@ async fn managed_processes_survive_daemon_kill_and_shutdown() {
         "what it manages must keep running"
     );
     assert!(!node.path("run/admin.addr").exists(), "it is left");
+}
+
+/// Runs a command to its end, with a kernel that does not have a call: a filter of the thread that starts it answers so.
+fn run_without(call: i64, mut command: Command) -> Output {
+    let no_such_call = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
+    let filter = SeccompFilter::new(
+        BTreeMap::from([(call, Vec::new())]),
+        SeccompAction::Allow,
+        no_such_call,
+        std::env::consts::ARCH.try_into().unwrap(),
+    );
+    let program: BpfProgram = filter.unwrap().try_into().unwrap();
+    let confined = move || {
+        apply_filter(&program).unwrap();
+        command.output().unwrap()
+    };
+    thread::spawn(confined).join().unwrap()
+}
+
+#[test]
+fn daemon_does_not_start_on_a_kernel_that_lacks_what_it_needs() {
+    let node = DaemonBinary::new();
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut command = Command::new(exe());
+    command
+        .arg("serve")
+        .arg("--config")
+        .arg(node.path("config.toml"));
+    let output = run_without(libc::SYS_openat2, command);
+    let text = String::from_utf8_lossy(&output.stderr);
+    // What no later start mends: a service manager does not try again.
+    assert_eq!(output.status.code(), Some(78), "{text}");
+    for part in ["openat2", release.trim(), "Linux 5.6 or later"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!node.path("state").exists() && !node.path("run").exists());
+
+    let mut check = Command::new(exe());
+    check
+        .args(["doctor", "--output", "json"])
+        .arg("--config")
+        .arg(node.path("config.toml"));
+    let text = run_without(libc::SYS_openat2, check).stdout;
+    let report: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    let findings = report["findings"].as_array().unwrap();
+    let found = findings.iter().find(|finding| finding["code"] == "SY126");
+    let found = found.expect("the doctor says so too");
+    assert!(
+        found["found"].as_str().unwrap().contains("Linux 5.6"),
+        "{found}"
+    );
 }

@@ -134,6 +134,30 @@ pub(in super::super) const LIMIT_NEAR: FindingCode = FindingCode::warning(
     "Containers do not start, and programs in them fail with \"resource temporarily unavailable\" or \"too many open files in system\".",
     "Look for the container that has most of them (`ps -eLo cgroup | sort | uniq -c | sort -n | tail` for threads), limit it, or raise the sysctl.",
 );
+pub(in super::super) const NO_NEEDED_FEATURE: FindingCode = FindingCode::error(
+    "SY126",
+    "the kernel lacks what the daemon needs",
+    "The daemon does not start.",
+    "Boot a later kernel of the distribution: Debian 11, Ubuntu 22.04, RHEL 9 and later ones have one. In a container, let its seccomp filter allow the call.",
+);
+pub(in super::super) const NO_HOST_FEATURE: FindingCode = FindingCode::note(
+    "SY127",
+    "the kernel lacks an optional feature",
+    "What needs it is refused, with this reason; all else works.",
+    "Boot a later kernel, if that is needed. In a container, let its seccomp filter allow the call.",
+);
+pub(in super::super) const IN_USER_NAMESPACE: FindingCode = FindingCode::note(
+    "SY128",
+    "the node is a container in a user namespace",
+    "Containers get no OOM score and no hard limit that is better than the daemon's own, with a warning. Only groups that net.ipv4.ping_group_range of a pod or task names may send pings without CAP_NET_RAW.",
+    "Run the node as a privileged container or a virtual machine, if these are needed.",
+);
+pub(in super::super) const APPARMOR_UNUSABLE: FindingCode = FindingCode::note(
+    "SY129",
+    "the kernel has AppArmor, but this node cannot use it",
+    "Containers run without AppArmor profiles. A task that names a profile of the node is refused.",
+    "In a container, give it a namespace of AppArmor profiles (Incus and LXD: security.nesting=true); otherwise mount securityfs at /sys/kernel/security.",
+);
 
 pub(super) const ALL: &[&FindingCode] = &[
     &NO_OVERLAY,
@@ -158,4 +182,8 @@ pub(super) const ALL: &[&FindingCode] = &[
     &UNSEEN,
     &UNFINISHED,
     &LIMIT_NEAR,
+    &NO_NEEDED_FEATURE,
+    &NO_HOST_FEATURE,
+    &IN_USER_NAMESPACE,
+    &APPARMOR_UNUSABLE,
 ];

@@ -1,6 +1,6 @@
 //! 1xx: the node and its kernel.
 
-use switchyard_operator_api::LimitView;
+use switchyard_operator_api::{FeatureView, LimitView};
 
 use super::*;
 
@@ -235,6 +235,50 @@ fn security_modules() {
         &[],
     );
     check(|node| node.remove("/sys/module/apparmor"), &["SY116 note"]);
+}
+
+#[test]
+fn features_that_the_kernel_or_the_node_takes_away() {
+    let enabled = "/sys/module/apparmor/parameters/enabled";
+    for (name, expected) in [
+        ("openat2", &["SY126 error"][..]),
+        ("mount_setattr", &["SY127 note"]),
+        ("of_a_later_version", &["SY127 note"]),
+        ("initial_user_namespace", &["SY128 note"]),
+        ("apparmor", &["SY129 note"]),
+        ("executable_memory", &[]),
+        ("executable_run", &[]),
+    ] {
+        let fault = || Some("it is refused".to_owned());
+        // What the daemon says counts.
+        let reported = |node: &mut TestNode| {
+            let view = |name: &str, fault| FeatureView {
+                name: name.to_owned(),
+                fault,
+            };
+            let status = node.status.as_mut().expect("it runs");
+            status.features = vec![view("other", None), view(name, fault())];
+            node.features.add("mount_setattr", fault());
+        };
+        let found = check(reported, expected);
+        assert!(
+            found
+                .iter()
+                .all(|finding| finding.found.contains("it is refused")),
+            "{found:?}"
+        );
+        // Of a daemon that says nothing of features, what the command finds.
+        let own = |node: &mut TestNode| node.features.add(name, fault());
+        if name != "of_a_later_version" {
+            check(own, expected);
+        }
+    }
+    let off = |node: &mut TestNode| {
+        node.file(enabled, "N\n");
+        node.features
+            .add("apparmor", Some("AppArmor is off".to_owned()));
+    };
+    check(off, &["SY116 note"]);
 }
 
 fn units(node: &mut TestNode, from: &str, to: &str) {

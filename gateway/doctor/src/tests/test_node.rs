@@ -1,5 +1,7 @@
 //! A node that is held in memory.
 
+use switchyard_linux::host_features::HostFeatures;
+
 use super::*;
 
 /// A node that is held in memory.
@@ -14,6 +16,7 @@ pub(super) struct TestNode {
     pub(super) commands: BTreeMap<String, (i32, String)>,
     pub(super) space: DiskSpace,
     pub(super) groups: BTreeSet<String>,
+    pub(super) features: HostFeatures,
     /// By the value of a variable that causes it.
     pub(super) start_faults: BTreeMap<String, String>,
     /// The configuration by its file; the default one is `config.toml`.
@@ -121,6 +124,10 @@ impl NodeView for TestNode {
         self.groups.contains(name)
     }
 
+    fn host_features(&self, _: &Path) -> HostFeatures {
+        self.features.clone()
+    }
+
     fn start_faults(&self, _: &Config, environment: &[(String, String)]) -> Vec<String> {
         environment
             .iter()
@@ -185,6 +192,7 @@ impl TestNode {
                 free_inodes: 900,
             },
             groups: BTreeSet::new(),
+            features: HostFeatures::default(),
             start_faults: BTreeMap::new(),
             configs: BTreeMap::new(),
             status: Some(status()),

@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use switchyard_linux::host_features::HostFeature;
 use switchyard_operator_api::text::rfc3339;
-use switchyard_operator_api::{LimitView, PartView, StatusReport, count_views};
+use switchyard_operator_api::{FeatureView, LimitView, PartView, StatusReport, count_views};
 use switchyard_operator_api::{REVISION, VERSION};
 use switchyard_telemetry::LogLevel;
 
@@ -155,6 +156,11 @@ impl AdminPages {
                 .iter()
                 .map(|limit| LimitView::new(limit.name, limit.used, limit.most))
                 .collect(),
+            features: match reach {
+                // Paths are named.
+                Reach::Network => Vec::new(),
+                Reach::Local => self.node.features().iter().map(feature_view).collect(),
+            },
             programs,
         }
     }
@@ -176,6 +182,13 @@ const fn is_served(exposure: ContainerMetrics, reach: Reach) -> bool {
     match (exposure, reach) {
         (ContainerMetrics::Off, _) | (ContainerMetrics::Local, Reach::Network) => false,
         (ContainerMetrics::Local, Reach::Local) | (ContainerMetrics::Network, _) => true,
+    }
+}
+
+fn feature_view(HostFeature { name, fault }: &HostFeature) -> FeatureView {
+    FeatureView {
+        name: (*name).to_owned(),
+        fault: fault.clone(),
     }
 }
 

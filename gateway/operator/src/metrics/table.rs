@@ -121,6 +121,7 @@ metrics! {
         DISK_INODES: Gauge "switchyard_filesystem_inodes" ["of", "mountpoint"] "Its inodes. Absent if it makes them as it needs them.";
         DISK_FREE_INODES: Gauge "switchyard_filesystem_free_inodes" ["of", "mountpoint"] "Its free inodes.";
         NODE_LIMITS: Gauge "switchyard_node_limit_used_ratio" ["limit"] "Part of a limit of the node that is in use, from 0 to 1.";
+        HOST_FEATURES: Gauge "switchyard_host_feature" ["feature"] "Whether the daemon can use something that the kernel or the node offers; what needs it is left out where it is 0. `switchyard status` says why.";
     }
     "parts" {
         UP: Gauge "switchyard_backend_up" ["part"] "Whether a part works, as in `switchyard status`.";

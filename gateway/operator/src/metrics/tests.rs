@@ -275,9 +275,13 @@ fn disks_and_limits_have_series_only_while_they_are_known() {
         used: 3,
         most: 4,
     };
+    let mut features = HostFeatures::default();
+    features.add("openat2", None);
+    features.add("apparmor", Some("it is off".to_owned()));
     let counts = NodeCounts {
         disks: vec![disk("containerd", "/data", 10), disk("logs", "/logs", 0)],
         limits: vec![limit],
+        features,
         ..NodeCounts::default()
     };
     let first = text(&metrics, &counts);
@@ -287,6 +291,8 @@ fn disks_and_limits_have_series_only_while_they_are_known() {
         "switchyard_filesystem_inodes{mountpoint=\"/data\",of=\"containerd\"} 10",
         "switchyard_filesystem_free_inodes{mountpoint=\"/data\",of=\"containerd\"} 5",
         "switchyard_node_limit_used_ratio{limit=\"processes\"} 0.75",
+        "switchyard_host_feature{feature=\"openat2\"} 1",
+        "switchyard_host_feature{feature=\"apparmor\"} 0",
     ] {
         assert!(first.contains(line), "{line}: {first}");
     }

@@ -22,6 +22,7 @@ use switchyard_daemon::reload::Reloader;
 use switchyard_daemon::reports::swarm::SwarmHandle;
 use switchyard_daemon::wiring;
 use switchyard_fake::{BUSYBOX, Fake, FakeImage};
+use switchyard_linux::host_features::HostFeatures;
 use switchyard_logkeeper::{Client, Config as KeeperConfig, Server};
 use switchyard_operator::admin::AdminPages;
 use switchyard_operator::control::{
@@ -257,6 +258,9 @@ impl TestNode {
             .iter()
             .cloned()
             .chain([Arc::clone(&self.reporter) as _]);
+        let mut features = HostFeatures::default();
+        features.add("openat2", None);
+        features.add("apparmor", Some("it is off".to_owned()));
         Node::new(NodeSources {
             gateway: self.gateway.clone(),
             owners: self.owners,
@@ -266,6 +270,7 @@ impl TestNode {
             reporters: reporters.collect(),
             plugins: Arc::clone(&self.plugins),
             swarm: self.swarm.clone(),
+            features,
         })
     }
 

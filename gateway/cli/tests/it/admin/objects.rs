@@ -98,6 +98,10 @@ async fn the_command_line_shows_status_and_objects() {
         limits.is_some_and(|line| line.contains("open_files") && line.contains(" % (")),
         "{text}"
     );
+    assert!(
+        text.contains("apparmor         it is off\n") && !text.contains("openat2"),
+        "{text}"
+    );
     let output = run(&["ps", "--socket", &socket]).await;
     let text = String::from_utf8(output.stdout).unwrap();
     let sandboxes = pages

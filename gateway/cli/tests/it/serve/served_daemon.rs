@@ -1,5 +1,6 @@
 //! The daemon in the process of a test, on directories of its own.
 
+use switchyard_linux::host_features::HostFeatures;
 use switchyard_logkeeper::StoreClient;
 
 use super::*;
@@ -154,6 +155,7 @@ fn over(
         Ok(ConnectedBackend {
             backend,
             reconfigure: Box::new(|_| Ok(())),
+            features: HostFeatures::default(),
         })
     }
 }
