@@ -22,6 +22,7 @@ mod runtime_watch;
 pub(crate) mod userns;
 mod userns_support;
 
+use apparmor::FailedLoad;
 use runtime_probes::RuntimeProbes;
 
 /// The abilities and the condition of this node.
@@ -38,6 +39,7 @@ pub(crate) struct Node {
     pub(crate) layer_usage: Arc<LayerUsageCache>,
     /// Serialises loading of the default AppArmor profile: the callers after the first find it loaded.
     pub(crate) profile_lock: Semaphore,
+    pub(crate) failed_load: FailedLoad,
     /// Logs once that SELinux options are ignored on this node.
     pub(crate) selinux_warned: Once,
 }

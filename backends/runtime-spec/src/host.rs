@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use switchyard_core::spec::{MissingSource, OomScoreAdj};
 use switchyard_linux::files::if_present;
+use switchyard_linux::host_features;
 use switchyard_linux::mounts::MountTable;
 
 use crate::host_fs::{DeviceInfo, HostFs, HostNode, HostPropagation};
@@ -176,8 +177,7 @@ impl Host {
         } else {
             CgroupVersion::V1
         };
-        let apparmor = fs::read_to_string("/sys/module/apparmor/parameters/enabled")
-            .is_ok_and(|text| text.starts_with('Y'));
+        let apparmor_fault = host_features::apparmor_unusable();
         let selinux = Path::new("/sys/fs/selinux/enforce").exists();
         Ok(Self {
             arch: Arch::native(),
@@ -185,9 +185,13 @@ impl Host {
             cgroup,
             cgroup_driver,
             capabilities: bounding_set(&status)?,
+            in_user_namespace: host_features::in_user_namespace(),
             oom_score_adj: own_oom_score_adj()?,
             hard_rlimits: limits::parse_hard_limits(&fs::read_to_string("/proc/self/limits")?),
-            apparmor: apparmor.then(|| default_apparmor.to_owned()),
+            apparmor: apparmor_fault
+                .is_none()
+                .then(|| default_apparmor.to_owned()),
+            apparmor_fault,
             selinux: selinux.then(SelinuxDefaults::default),
             seccomp: Path::new("/proc/sys/kernel/seccomp/actions_avail").exists()
                 || status.lines().any(|line| line.starts_with("Seccomp:")),
@@ -330,9 +334,11 @@ pub(crate) fn bare_host() -> Host {
         cgroup: CgroupVersion::V2,
         cgroup_driver: CgroupDriver::Fs,
         capabilities: capabilities::from_mask((1 << 41) - 1),
+        in_user_namespace: false,
         oom_score_adj: OomScoreAdj::default(),
         hard_rlimits: std::collections::BTreeMap::new(),
         apparmor: None,
+        apparmor_fault: None,
         selinux: None,
         seccomp: true,
         hugepage_sizes: Vec::new(),

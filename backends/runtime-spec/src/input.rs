@@ -199,13 +199,17 @@ pub struct Host {
     pub cgroup_driver: CgroupDriver,
     /// Bounding set of this process, by name with `CAP_`.
     pub capabilities: Vec<String>,
+    /// True if this process is in another user namespace than the kernel's first one: its capabilities are not those of the node.
+    pub in_user_namespace: bool,
     /// The OOM score adjustment of this process; without `CAP_SYS_RESOURCE` tasks cannot have a lower one.
     pub oom_score_adj: OomScoreAdj,
     /// Hard limits of this process by name (`RLIMIT_NOFILE`); without `CAP_SYS_RESOURCE` tasks cannot have
     /// higher ones. A missing name has no limit.
     pub hard_rlimits: BTreeMap<String, u64>,
-    /// The name of the default AppArmor profile; `None` where the kernel has no AppArmor.
+    /// The name of the default AppArmor profile; `None` where none can be used.
     pub apparmor: Option<String>,
+    /// The reason why no AppArmor profile can be used on this node; `None` if they can be.
+    pub apparmor_fault: Option<String>,
     /// Labels of the policy; `None` where SELinux is off.
     pub selinux: Option<SelinuxDefaults>,
     /// True if the kernel supports seccomp filters.
@@ -221,11 +225,11 @@ pub struct Host {
 }
 
 impl Host {
-    /// Returns whether this process may raise limits and lower scores.
+    /// Returns whether this process may raise limits and lower scores. The kernel asks for the capability in its first user
+    /// namespace, whatever this process has in its own.
     #[must_use]
     pub fn has_sys_resource(&self) -> bool {
-        self.capabilities
-            .iter()
-            .any(|name| name == "CAP_SYS_RESOURCE")
+        let mut names = self.capabilities.iter();
+        !self.in_user_namespace && names.any(|name| name == "CAP_SYS_RESOURCE")
     }
 }

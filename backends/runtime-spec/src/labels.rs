@@ -11,7 +11,7 @@ const PRIVILEGED_TYPE: &str = "spc_t";
 /// The AppArmor profile of a task. A privileged one has none.
 ///
 /// # Errors
-/// `FailedPrecondition` for a profile of the host on a node without AppArmor, `InvalidArgument` for an empty
+/// `FailedPrecondition` for a profile of the host on a node that cannot use it, `InvalidArgument` for an empty
 /// name.
 pub fn apparmor(security: &Security, host: &Host) -> Result<Option<String>> {
     if security.privileged {
@@ -28,7 +28,10 @@ pub fn apparmor(security: &Security, host: &Host) -> Result<Option<String>> {
         }
         Some(AppArmorProfile::Localhost(name)) if host.apparmor.is_none() => {
             Err(Error::failed_precondition(format!(
-                "AppArmor profile {name} cannot be used: AppArmor is off on this node"
+                "AppArmor profile {name} cannot be used: {}",
+                host.apparmor_fault
+                    .as_deref()
+                    .unwrap_or("AppArmor is off on this node")
             )))
         }
         Some(AppArmorProfile::Localhost(name)) => Ok(Some(name.clone())),
@@ -197,6 +200,12 @@ mod tests {
                 .to_string()
                 .contains("mine")
         );
+        let inside = Host {
+            apparmor_fault: Some("this node is in a user namespace".to_owned()),
+            ..bare_host()
+        };
+        let error = apparmor(&local, &inside).unwrap_err().to_string();
+        assert!(error.contains("in a user namespace"), "{error}");
         assert_eq!(
             apparmor(
                 &Security {

@@ -69,7 +69,7 @@ pub fn rlimits(
             .filter(|most| !host.has_sys_resource() && **most < *hard)
         {
             warnings.push(format!(
-                "{} is cut from {hard} to {most}: this node may not go above without CAP_SYS_RESOURCE",
+                "{} is cut from {hard} to {most}: the daemon has no CAP_SYS_RESOURCE of the whole node to go above",
                 limit.kind
             ));
             limit.hard = *most;
@@ -81,12 +81,12 @@ pub fn rlimits(
     Ok(limits)
 }
 
-/// The OOM score adjustment that can be set: without `CAP_SYS_RESOURCE` none below this process's own, with a
+/// The OOM score adjustment that can be set: without `CAP_SYS_RESOURCE` of the whole node none below this process's own, with a
 /// warning.
 pub fn oom_score_adj(asked: OomScoreAdj, host: &Host, warnings: &mut Vec<String>) -> OomScoreAdj {
     if asked < host.oom_score_adj && !host.has_sys_resource() {
         warnings.push(format!(
-            "oom_score_adj is {} instead of {asked}: this node may not go below without CAP_SYS_RESOURCE",
+            "oom_score_adj is {} instead of {asked}: the daemon has no CAP_SYS_RESOURCE of the whole node to go below",
             host.oom_score_adj
         ));
         return host.oom_score_adj;
@@ -114,4 +114,52 @@ pub fn parse_hard_limits(text: &str) -> std::collections::BTreeMap<String, u64> 
         }
     }
     limits
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::host::bare_host;
+
+    /// The kernel grants what needs CAP_SYS_RESOURCE only to who has it in the first user namespace.
+    #[test]
+    fn privileges_of_a_user_namespace_raise_no_limit_of_the_node() {
+        let score = |score| OomScoreAdj::new(score).unwrap();
+        let whole = || Host {
+            oom_score_adj: score(-5),
+            hard_rlimits: BTreeMap::from([("RLIMIT_NOFILE".to_owned(), 1000)]),
+            ..bare_host()
+        };
+        let inside = || Host {
+            in_user_namespace: true,
+            ..whole()
+        };
+        let unprivileged = || Host {
+            capabilities: Vec::new(),
+            ..whole()
+        };
+        for (host, asked, granted) in [
+            (whole(), (-997, 5000), (-997, 5000)),
+            // An unprivileged LXC container, and rootless kind: all capabilities, in their own namespace.
+            (inside(), (-997, 5000), (-5, 1000)),
+            (inside(), (-5, 1000), (-5, 1000)),
+            (inside(), (500, 10), (500, 10)),
+            // A unit with a bounding set.
+            (unprivileged(), (-997, 5000), (-5, 1000)),
+        ] {
+            let mut warnings = Vec::new();
+            let limit = Rlimit {
+                name: "nofile".to_owned(),
+                soft: asked.1,
+                hard: asked.1,
+            };
+            let limits = rlimits(&[limit], &host, &mut warnings).unwrap();
+            let adjusted = oom_score_adj(score(asked.0), &host, &mut warnings);
+            assert_eq!((adjusted.get(), limits[0].hard), granted, "{asked:?}");
+            let is_less = asked != granted;
+            assert_eq!(warnings.len(), if is_less { 2 } else { 0 }, "{warnings:?}");
+        }
+    }
 }

@@ -1,6 +1,8 @@
 //! Names of kernel parameters and the namespaces they belong to: frontends refuse those that a sandbox may
 //! not set, backends set the others.
 
+use switchyard_linux::host_features::in_user_namespace;
+
 /// The parsed name of a kernel parameter: the directories below `/proc/sys`, and the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SysctlName {
@@ -16,6 +18,14 @@ pub enum SysctlNamespace {
     Ipc,
     /// The namespace of host and domain name.
     Uts,
+}
+
+/// The parameter that lets all groups send echo requests, with its value: a default of CRI's and Docker's on every network but the
+/// host's. `None` where this process is in a user namespace: the kernel refuses a range with groups that do not exist there. What a
+/// client sets itself is not changed.
+#[must_use]
+pub fn ping_for_all_groups() -> Option<(&'static str, &'static str)> {
+    (!in_user_namespace()).then_some(("net.ipv4.ping_group_range", "0 2147483647"))
 }
 
 impl SysctlName {
@@ -166,6 +176,41 @@ mod tests {
             Some(dotted),
             SysctlName::parse("net/ipv4/conf/eth0.1/forwarding")
         );
+    }
+
+    /// What this process, or one that another test has started, sets by default.
+    #[test]
+    fn reporter_of_defaults() {
+        println!("default: {:?}", ping_for_all_groups());
+    }
+
+    /// Needs to run as root.
+    #[test]
+    fn groups_that_a_user_namespace_lacks_are_given_no_pings() {
+        let inside = |script: &str| {
+            let output = std::process::Command::new("unshare")
+                .args(["--user", "--map-root-user", "--net", "sh", "-ec", script])
+                .arg(std::env::current_exe().unwrap())
+                .output()
+                .expect("unshare is missing: install the Debian package util-linux");
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            (output.status.success(), text)
+        };
+        let report = "exec \"$0\" --exact sysctl::tests::reporter_of_defaults --nocapture";
+        let (_, text) = inside(report);
+        assert!(text.contains("default: None"), "{text}");
+        let (name, value) = ping_for_all_groups().expect("these tests need a node of their own");
+        // The kernel's own rule, for this value and for those that a client may choose.
+        for (value, is_accepted) in [
+            (value, false),
+            ("0 1", false),
+            ("1 65535", false),
+            ("0 0", true),
+        ] {
+            let file = name.replace('.', "/");
+            let (accepted, _) = inside(&format!("echo {value} > /proc/sys/{file}"));
+            assert_eq!(accepted, is_accepted, "{value}");
+        }
     }
 
     proptest! {

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::net::IpAddr;
 
 use switchyard_core::spec::{IpcMode, SandboxNetwork, UtsMode};
-use switchyard_core::sysctl::{SysctlName, SysctlNamespace};
+use switchyard_core::sysctl::{SysctlName, SysctlNamespace, ping_for_all_groups};
 use switchyard_core::{Error, Result};
 
 use crate::fields::text;
@@ -13,12 +13,8 @@ use crate::fields::text;
 /// The kernel's limit on a host name, in bytes.
 const HOST_NAME_MAX: usize = 64;
 
-/// The sysctls that Docker sets on every network except the host's, also on that of a group: low ports and
-/// echo requests for all users.
-const OPEN_NETWORK: [(&str, &str); 2] = [
-    ("net.ipv4.ip_unprivileged_port_start", "0"),
-    ("net.ipv4.ping_group_range", "0 2147483647"),
-];
+/// The sysctl for low ports that Docker sets, with that for echo requests, on every network except the host's, also on that of a group.
+const LOW_PORTS: (&str, &str) = ("net.ipv4.ip_unprivileged_port_start", "0");
 
 /// Checks a user as in an image: `user`, `uid`, `user:group`, `uid:gid`. Whether they exist is known only with
 /// the image.
@@ -156,7 +152,7 @@ pub fn sysctls(
         parameters.insert(parsed.parts().join("/"), (name.clone(), value.clone()));
     }
     if !host_network {
-        for (name, value) in OPEN_NETWORK {
+        for (name, value) in [LOW_PORTS].into_iter().chain(ping_for_all_groups()) {
             parameters
                 .entry(name.replace('.', "/"))
                 .or_insert_with(|| (name.to_owned(), value.to_owned()));

@@ -47,6 +47,7 @@ use crate::network::kept_ports::KeptPorts;
 use crate::network::node_networks::NodeNetworks;
 use crate::network::ranges::Ranges;
 use crate::node::Node;
+use crate::node::apparmor::FailedLoad;
 use crate::node::runtime_probes::RuntimeProbes;
 use crate::predecessor_calls::PredecessorCalls;
 use crate::processes::Processes;
@@ -381,6 +382,7 @@ impl Handles {
             disks: Disks::default(),
             layer_usage: Arc::clone(&self.layer_usage),
             profile_lock: Semaphore::new(1),
+            failed_load: FailedLoad::default(),
             selinux_warned: Once::new(),
         })
     }

@@ -3,16 +3,18 @@
 //!
 //! No other program loads it: containerd loads its default profile only for its own CRI. A reload of the
 //! node's profiles, or a tool that removes unknown ones, may unload it at any time, so it is looked up before
-//! each use.
+//! each use. A failure to load it is remembered for a while: each try takes some tenths of a second, one at a time.
 
 pub(crate) mod profile;
 
 use std::process::Stdio;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use switchyard_core::spec::{AppArmorProfile, Security};
 use switchyard_core::{Error, ErrorKind, Result};
 use tokio::io::AsyncWriteExt;
+use tokio::time::Instant;
 
 use self::profile::TEXT;
 use crate::node::Node;
@@ -23,24 +25,41 @@ const PROFILES_FILE: &str = "/sys/kernel/security/apparmor/profiles";
 const PARSER: &str = "apparmor_parser";
 /// Limit for the program; compiling takes some tenths of a second on a slow machine.
 const PARSER_TIMEOUT: Duration = Duration::from_secs(60);
+/// For how long a failure of the program is answered instead of another try.
+const FAILURE_KEPT: Duration = Duration::from_secs(60);
 
-impl Node {
-    /// The default profile, for a container that names none; `None`, with a warning, if it cannot be loaded.
-    pub(crate) async fn default_profile(&self) -> Option<String> {
-        self.ensure_default_profile().await.unwrap_or_else(|error| {
-            tracing::warn!(
-                error = error.report(),
-                "containers that name no AppArmor profile run without one"
-            );
-            None
-        })
+/// The last failure to load the default profile, and until when it is answered instead of another try; `None` after a success.
+#[derive(Debug, Default)]
+pub(crate) struct FailedLoad(Mutex<Option<(Instant, Error)>>);
+
+impl FailedLoad {
+    /// The failure that is answered at this time; `None` if the profile is to be loaded.
+    fn current(&self, now: Instant) -> Option<Error> {
+        let known = self.0.lock();
+        let (until, error) = known.as_ref()?;
+        (now < *until).then(|| error.clone())
     }
 
-    /// The name of the default profile, which is loaded on return. `None` where the kernel has no AppArmor.
+    /// Notes the outcome of a try. Returns whether it is a failure that differs from the last one.
+    fn note(&self, until: Instant, outcome: &Result<()>) -> bool {
+        let failed = outcome.as_ref().err().map(|error| (until, error.clone()));
+        let last = std::mem::replace(&mut *self.0.lock(), failed.clone());
+        let text = |failure: Option<(Instant, Error)>| failure.map(|(_, error)| error.report());
+        failed.is_some() && text(failed) != text(last)
+    }
+}
+
+impl Node {
+    /// The default profile, for a container that names none; `None` if it cannot be loaded, of which the log has a warning.
+    pub(crate) async fn default_profile(&self) -> Option<String> {
+        self.ensure_default_profile().await.unwrap_or_default()
+    }
+
+    /// The name of the default profile, which is loaded on return. `None` where AppArmor cannot be used.
     /// Idempotent; of concurrent callers only one loads it.
     ///
     /// # Errors
-    /// `FailedPrecondition` if it is not loaded and cannot be.
+    /// `FailedPrecondition` if it is not loaded and cannot be, now or within the last minute.
     async fn ensure_default_profile(&self) -> Result<Option<String>> {
         let Some(name) = self.context.host.apparmor.clone() else {
             return Ok(None);
@@ -54,12 +73,31 @@ impl Node {
         if is_loaded(&name).await {
             return Ok(Some(name));
         }
-        load_profile(TEXT).await.map_err(|fault| {
+        if let Some(error) = self.failed_load.current(Instant::now()) {
+            return Err(error);
+        }
+        let tried = load_profile(TEXT).await;
+        // One that is not installed costs nothing, and may be installed at any time.
+        let kept = match &tried {
+            Err(fault) if fault.kind() == ErrorKind::NotFound => Duration::ZERO,
+            Ok(()) | Err(_) => FAILURE_KEPT,
+        };
+        let loaded = tried.map_err(|fault| {
             Error::failed_precondition(format!(
                 "the default AppArmor profile {name} cannot be loaded: is the package apparmor installed?"
             ))
             .with_source(fault)
-        })?;
+        });
+        let is_new = self.failed_load.note(Instant::now() + kept, &loaded);
+        if let Err(error) = &loaded
+            && is_new
+        {
+            tracing::warn!(
+                error = error.report(),
+                "containers that name no AppArmor profile run without one"
+            );
+        }
+        loaded?;
         tracing::info!(profile = name, "the default AppArmor profile is loaded");
         Ok(Some(name))
     }
@@ -113,6 +151,9 @@ fn lists_profile(profiles: &str, name: &str) -> bool {
 }
 
 /// Loads a profile into the kernel, or replaces the one of the same name.
+///
+/// # Errors
+/// `NotFound` if the program cannot be run, `Unavailable` if it fails.
 async fn load_profile(text: &str) -> Result<()> {
     let failed = |what: String| Error::new(ErrorKind::Unavailable, format!("{PARSER}: {what}"));
     // No cache: the compiled profile would be cached although the profile has no file.
@@ -126,7 +167,7 @@ async fn load_profile(text: &str) -> Result<()> {
         .stderr(Stdio::piped());
     let mut child = command
         .spawn()
-        .map_err(|fault| failed("cannot be run".to_owned()).with_source(fault))?;
+        .map_err(|fault| Error::not_found(format!("{PARSER}: cannot be run")).with_source(fault))?;
     let whole = async {
         if let Some(mut input) = child.stdin.take() {
             input.write_all(text.as_bytes()).await?;
@@ -154,6 +195,42 @@ async fn load_profile(text: &str) -> Result<()> {
 mod tests {
     use super::profile::DEFAULT_PROFILE;
     use super::*;
+
+    #[test]
+    fn failed_load_is_answered_for_its_time_and_logged_once() {
+        let failed = FailedLoad::default();
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let error = |text: &str| Err(Error::failed_precondition(text));
+        for (seconds, until, outcome, is_logged) in [
+            // Not installed.
+            (0, 0, error("not found"), true),
+            (1, 1, error("not found"), false),
+            (2, 62, error("denied"), true),
+            (62, 122, error("denied"), false),
+            (122, 182, Ok(()), false),
+            (123, 183, error("denied"), true),
+        ] {
+            assert!(
+                failed.current(after(seconds)).is_none(),
+                "{seconds} s: it is tried"
+            );
+            assert_eq!(
+                failed.note(after(until), &outcome),
+                is_logged,
+                "{seconds} s"
+            );
+            for later in seconds..until {
+                let answered = failed.current(after(later));
+                assert_eq!(
+                    answered.map(|error| error.report()),
+                    outcome.as_ref().err().map(Error::report),
+                    "{later} s"
+                );
+            }
+            assert!(failed.current(after(until)).is_none(), "{until} s");
+        }
+    }
 
     #[test]
     fn a_profile_is_found_by_its_whole_name() {

@@ -11,7 +11,7 @@ use switchyard_core::spec::{
     IpcMode, Link, Meta, PodNetwork, PortMapping, Protocol, SandboxNetwork, SandboxSpec,
     SelinuxLabel, Subnet, UtsMode,
 };
-use switchyard_core::sysctl::{SysctlName, SysctlNamespace};
+use switchyard_core::sysctl::{SysctlName, SysctlNamespace, ping_for_all_groups};
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
@@ -416,20 +416,14 @@ fn with_defaults(
         check_sysctl(parameter, value, namespaces)?;
     }
     if !namespaces.host_network {
+        let ports = ("net.ipv4.ip_unprivileged_port_start", "0");
+        // Without a user namespace only: the range contains groups that a user namespace does not have.
+        let pings = settings.unprivileged_icmp && namespaces.users.is_none();
         let defaults = [
-            (
-                settings.unprivileged_ports,
-                "net.ipv4.ip_unprivileged_port_start",
-                "0",
-            ),
-            // Without a user namespace only: the range contains groups that a user namespace does not have.
-            (
-                settings.unprivileged_icmp && namespaces.users.is_none(),
-                "net.ipv4.ping_group_range",
-                "0 2147483647",
-            ),
+            settings.unprivileged_ports.then_some(ports),
+            ping_for_all_groups().filter(|_| pings),
         ];
-        for (_, parameter, value) in defaults.into_iter().filter(|(wanted, ..)| *wanted) {
+        for (parameter, value) in defaults.into_iter().flatten() {
             let spelled_otherwise = parameter.replace('.', "/");
             if !sysctls.contains_key(&spelled_otherwise) {
                 sysctls

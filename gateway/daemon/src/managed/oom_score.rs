@@ -2,10 +2,13 @@
 
 use std::fs;
 
+use switchyard_linux::host_features::in_user_namespace;
+
 /// The bit of CAP_SYS_RESOURCE (capabilities(7)).
 const CAP_SYS_RESOURCE: u32 = 24;
 
-/// The OOM score adjustment of this process, and whether it may lower it (proc(5), `oom_score_adj`).
+/// The OOM score adjustment of this process, and whether it may lower it (proc(5), `oom_score_adj`): by a capability in the kernel's
+/// first user namespace, whatever this process has in its own.
 pub(super) struct OomScore {
     pub(super) current: i32,
     pub(super) may_lower: bool,
@@ -21,7 +24,7 @@ impl OomScore {
             .unwrap_or_default();
         Self {
             current: read("oom_score_adj").trim().parse().unwrap_or_default(),
-            may_lower: capabilities & (1 << CAP_SYS_RESOURCE) != 0,
+            may_lower: capabilities & (1 << CAP_SYS_RESOURCE) != 0 && !in_user_namespace(),
         }
     }
 
