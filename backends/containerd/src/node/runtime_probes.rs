@@ -1,7 +1,7 @@
 //! The features of OCI runtimes: queried from runtimes with a `features` command, found by trials for others,
 //! never inferred from a version.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -52,6 +52,9 @@ struct ProbeResults {
     /// The name and version of each runtime that prints them.
     #[serde(default)]
     versions: BTreeMap<String, (String, String)>,
+    /// The trials that runtimes did not pass, of which the log of this daemon has a warning.
+    #[serde(skip)]
+    failed_trials: BTreeSet<String>,
 }
 
 /// The features of a runtime that are probed.
@@ -199,11 +202,36 @@ impl RuntimeProbes {
             users,
         } = self.features_of(binary);
         RuntimeFeatures {
-            recursive_readonly: passes(binary, Trial::RecursiveReadonly, run)
+            recursive_readonly: self
+                .passes(binary, Trial::RecursiveReadonly, run)
                 .await
                 .unwrap_or(recursive_readonly),
-            users: passes(binary, Trial::Users, run).await.unwrap_or(users),
+            users: self
+                .passes(binary, Trial::Users, run)
+                .await
+                .unwrap_or(users),
         }
+    }
+
+    /// Returns whether a runtime passes a trial, or warns once; `None` if the trial needs a disk that cannot be written.
+    async fn passes(&self, binary: &str, trial: Trial, run: &Path) -> Option<bool> {
+        let name = binary.to_owned();
+        let place = run.to_path_buf();
+        let tried = blocking(move || run_trial(&name, trial, &place)).await;
+        let key = format!("{binary} {trial:?}");
+        let Err(error) = tried else {
+            self.results.lock().failed_trials.remove(&key);
+            return Some(true);
+        };
+        if self.results.lock().failed_trials.insert(key) {
+            tracing::warn!(
+                binary,
+                ?trial,
+                error = error.report(),
+                "an OCI runtime did not pass a trial: what it tries is refused with this runtime"
+            );
+        }
+        (!is_unwritable(&error)).then_some(false)
     }
 }
 
@@ -248,26 +276,6 @@ async fn query_runtime(binary: &str, question: &str) -> Result<Vec<u8>> {
         .map_err(|_| failed("timed out"))?
         .map_err(|fault| failed("cannot be run").with_source(fault))?;
     Ok(output.stdout)
-}
-
-/// Returns whether a runtime passes a trial; `None` if the trial needs a disk that cannot be written.
-async fn passes(binary: &str, trial: Trial, run: &Path) -> Option<bool> {
-    let name = binary.to_owned();
-    let place = run.to_path_buf();
-    let Err(error) = blocking(move || run_trial(&name, trial, &place)).await else {
-        return Some(true);
-    };
-    tracing::debug!(
-        binary,
-        ?trial,
-        error = error.report(),
-        "an OCI runtime did not pass a trial"
-    );
-    if is_unwritable(&error) {
-        None
-    } else {
-        Some(false)
-    }
 }
 
 /// Has a runtime run a small program that succeeds only if the tried feature is in effect. The mounts are
@@ -332,10 +340,13 @@ fn run_trial_bundle(binary: &str, dir: &Path, id: &str) -> Result<()> {
 }
 
 /// The bundle of a trial: a root file system with only the program, and a directory with a tmpfs mounted
-/// below it.
+/// below it. The root file system is a tmpfs too, since programs in the run directory cannot be executed on
+/// nodes that mount it with noexec.
 fn make_bundle(dir: &Path, spec: &Value) -> Result<()> {
     let rootfs = dir.join("rootfs");
     let below = dir.join("data/below");
+    std::fs::create_dir_all(&rootfs).map_err(|fault| io_error("make directory", &rootfs, fault))?;
+    mount_tmpfs(&rootfs, "mode=755,size=16m")?;
     for path in [
         &rootfs.join("proc"),
         &rootfs.join("dev"),
@@ -349,15 +360,19 @@ fn make_bundle(dir: &Path, spec: &Value) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755))
         .map_err(|fault| io_error("make executable", &program, fault))?;
+    mount_tmpfs(&below, "size=65536")?;
+    write(&dir.join("config.json"), spec.to_string().as_bytes())
+}
+
+fn mount_tmpfs(path: &Path, options: &str) -> Result<()> {
     mount(
         Some("probe"),
-        &below,
+        path,
         Some("tmpfs"),
         MsFlags::empty(),
-        Some("size=65536"),
+        Some(options),
     )
-    .map_err(|fault| io_error("mount", &below, fault.into()))?;
-    write(&dir.join("config.json"), spec.to_string().as_bytes())
+    .map_err(|fault| io_error("mount", path, fault.into()))
 }
 
 fn write(path: &PathBuf, bytes: &[u8]) -> Result<()> {
@@ -427,6 +442,29 @@ mod tests {
             RuntimeFeatures::from_features(&json!("no object")),
             RuntimeFeatures::default()
         );
+    }
+
+    /// So is `/run` mounted by the initial RAM disk of Debian and Ubuntu.
+    #[test]
+    fn trials_pass_where_programs_in_the_run_directory_cannot_be_executed() {
+        for flags in [
+            MsFlags::MS_NOEXEC,
+            MsFlags::MS_NOEXEC | MsFlags::MS_NOSUID,
+            MsFlags::MS_NOEXEC | MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let run = dir.path().join("run");
+            std::fs::create_dir(&run).unwrap();
+            use std::os::unix::fs::PermissionsExt;
+            std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
+            let tried = with_own_mounts(|| {
+                let options = Some("mode=711");
+                mount(Some("run"), &run, Some("tmpfs"), flags, options).unwrap();
+                [Trial::RecursiveReadonly, Trial::Users]
+                    .map(|trial| run_trial("runc", trial, &run).map_err(|error| error.report()))
+            });
+            assert_eq!(tried.unwrap(), [Ok(()), Ok(())], "{flags:?}");
+        }
     }
 
     /// Debian's runc has the `features` command, and passes the trials too.
