@@ -3,6 +3,7 @@
 //! ```text
 //! <state>/sandboxes/<id>/   hostname, hosts, resolv.conf, cni.json         outlives a reboot
 //! <state>/infra/            root file system of infra processes            written at each start
+//!                           switchyard-helper, if memory is not executable
 //! <state>/tasks/<id>/       volumes/<n>/, checkpoint/                      outlives a reboot
 //! <state>/volumes/          named volumes, by owner and name               outlives a reboot
 //! <state>/set-aside/        trees that could not be removed                until an operator removes them

@@ -187,3 +187,27 @@ fn daemon_does_not_start_on_a_kernel_that_lacks_what_it_needs() {
         "{found}"
     );
 }
+
+#[test]
+fn doctor_says_what_a_user_namespace_takes_away() {
+    let node = DaemonBinary::new();
+    for (namespaces, is_found) in [
+        (&["--mount"][..], false),
+        (&["--user", "--map-root-user"], true),
+        (&["--user", "--map-root-user", "--mount"], true),
+        (&["--pid", "--fork"], false),
+    ] {
+        let output = Command::new("unshare")
+            .args(namespaces)
+            .arg(exe())
+            .args(["doctor", "--output", "json"])
+            .arg("--config")
+            .arg(node.path("config.toml"))
+            .output()
+            .expect("unshare is missing: install the Debian package util-linux");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let findings = report["findings"].as_array().unwrap();
+        let found = findings.iter().any(|finding| finding["code"] == "SY128");
+        assert_eq!(found, is_found, "{namespaces:?}: {report:#}");
+    }
+}
