@@ -368,6 +368,7 @@ async fn failure_reasons_are_served_on_the_unix_socket_only() {
     )
     .unwrap();
     assert!(!report.ready && report.pid.is_none());
+    assert!(report.features.is_empty(), "paths are named in them");
     assert!(pages.get("/readyz").await.1.contains(why));
     assert!(pages.get("/statusz").await.1.contains(why));
 }

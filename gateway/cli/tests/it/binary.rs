@@ -211,3 +211,50 @@ fn doctor_says_what_a_user_namespace_takes_away() {
         assert_eq!(found, is_found, "{namespaces:?}: {report:#}");
     }
 }
+
+/// Whether containerd works there is another matter: it depends on the cgroups and file systems that such a container is given.
+#[tokio::test]
+async fn daemon_in_a_user_namespace_tells_it_and_demands_no_better_score() {
+    let node = DaemonBinary::new();
+    let mut command = Command::new("unshare");
+    command
+        .args(["--user", "--map-root-user", "--mount"])
+        .arg(exe())
+        .arg("serve")
+        .arg("--config")
+        .arg(node.path("config.toml"));
+    // `unshare` becomes the daemon.
+    let mut daemon = Daemon(
+        command
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("unshare is missing: install the Debian package util-linux"),
+    );
+    let socket = node.path("run/admin.sock");
+    let answered = async {
+        loop {
+            if let Ok((status, body)) = channel::get(&socket, "/statusz").await
+                && status == 200
+            {
+                return body;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    let body = soon("the daemon to answer", answered).await;
+    let report: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    let features = report["features"].as_array().unwrap();
+    let fault_of = |name: &str| {
+        let found = features.iter().find(|feature| feature["name"] == name);
+        found.unwrap_or_else(|| panic!("{name}: {report:#}"))["fault"].as_str()
+    };
+    assert_eq!(fault_of("openat2"), None);
+    assert_eq!(fault_of("mount_setattr"), None);
+    assert!(fault_of("initial_user_namespace").is_some());
+    let generated = node.path("state/containerd/config.toml");
+    wait_until("the configuration of containerd", || generated.exists());
+    let text = fs::read_to_string(&generated).unwrap();
+    assert!(!text.contains("oom_score"), "{text}");
+    daemon.end(Signal::SIGTERM);
+}
