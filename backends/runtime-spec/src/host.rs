@@ -191,7 +191,7 @@ impl Host {
             apparmor: apparmor_fault
                 .is_none()
                 .then(|| default_apparmor.to_owned()),
-            apparmor_fault,
+            apparmor_fault: apparmor_fault.filter(|_| host_features::has_apparmor()),
             selinux: selinux.then(SelinuxDefaults::default),
             seccomp: Path::new("/proc/sys/kernel/seccomp/actions_avail").exists()
                 || status.lines().any(|line| line.starts_with("Seccomp:")),

@@ -208,7 +208,7 @@ pub struct Host {
     pub hard_rlimits: BTreeMap<String, u64>,
     /// The name of the default AppArmor profile; `None` where none can be used.
     pub apparmor: Option<String>,
-    /// The reason why no AppArmor profile can be used on this node; `None` if they can be.
+    /// The reason why no AppArmor profile can be used on this node although the kernel has AppArmor; `None` otherwise.
     pub apparmor_fault: Option<String>,
     /// Labels of the policy; `None` where SELinux is off.
     pub selinux: Option<SelinuxDefaults>,

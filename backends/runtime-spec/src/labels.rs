@@ -11,7 +11,8 @@ const PRIVILEGED_TYPE: &str = "spc_t";
 /// The AppArmor profile of a task. A privileged one has none.
 ///
 /// # Errors
-/// `FailedPrecondition` for a profile of the host on a node that cannot use it, `InvalidArgument` for an empty
+/// `FailedPrecondition` for a profile of the host, or the default one, on a node that cannot use it although the
+/// kernel has AppArmor; for one of the host also without AppArmor; `InvalidArgument` for an empty
 /// name.
 pub fn apparmor(security: &Security, host: &Host) -> Result<Option<String>> {
     if security.privileged {
@@ -19,6 +20,11 @@ pub fn apparmor(security: &Security, host: &Host) -> Result<Option<String>> {
     }
     match &security.apparmor {
         Some(AppArmorProfile::Unconfined) => Ok(None),
+        Some(AppArmorProfile::RuntimeDefault) if let Some(why) = &host.apparmor_fault => {
+            Err(Error::failed_precondition(format!(
+                "the default AppArmor profile cannot be used: {why}"
+            )))
+        }
         None | Some(AppArmorProfile::RuntimeDefault) => Ok(host.apparmor.clone()),
         Some(AppArmorProfile::Localhost(name)) if name.is_empty() || name.contains('\0') => {
             Err(Error::invalid(
@@ -204,8 +210,16 @@ mod tests {
             apparmor_fault: Some("this node is in a user namespace".to_owned()),
             ..bare_host()
         };
-        let error = apparmor(&local, &inside).unwrap_err().to_string();
-        assert!(error.contains("in a user namespace"), "{error}");
+        let default = profile(AppArmorProfile::RuntimeDefault);
+        for named in [&local, &default] {
+            let error = apparmor(named, &inside).unwrap_err().to_string();
+            assert!(error.contains("in a user namespace"), "{error}");
+        }
+        let unconfined = profile(AppArmorProfile::Unconfined);
+        for unnamed in [&Security::default(), &unconfined] {
+            assert_eq!(apparmor(unnamed, &inside).unwrap(), None);
+        }
+        assert_eq!(apparmor(&default, &bare_host()).unwrap(), None);
         assert_eq!(
             apparmor(
                 &Security {

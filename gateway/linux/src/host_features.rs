@@ -91,20 +91,28 @@ pub fn in_user_namespace() -> bool {
     })
 }
 
+/// Returns whether the kernel has AppArmor, and it is on, wherever this process is.
+#[must_use]
+pub fn has_apparmor() -> bool {
+    begins_with("/sys/module/apparmor/parameters/enabled", "Y")
+}
+
 /// Returns the reason why AppArmor profiles can be neither loaded nor used here; `None` if they can be. A parser that is missing is
 /// no such reason: it is told when a profile has to be loaded.
 #[must_use]
 pub fn apparmor_unusable() -> Option<String> {
-    let begins_with =
-        |path: &str, word: &str| fs::read_to_string(path).is_ok_and(|text| text.starts_with(word));
     let state = AppArmorState {
-        is_enabled: begins_with("/sys/module/apparmor/parameters/enabled", "Y"),
+        is_enabled: has_apparmor(),
         has_directory: Path::new(APPARMOR).is_dir(),
         is_stacked: begins_with(&format!("{APPARMOR}/.ns_stacked"), "yes"),
         container: std::env::var_os("container").unwrap_or_default(),
         in_user_namespace: in_user_namespace(),
     };
     state.fault()
+}
+
+fn begins_with(path: &str, word: &str) -> bool {
+    fs::read_to_string(path).is_ok_and(|text| text.starts_with(word))
 }
 
 /// An empty file in memory with this name. What is written to it can be executed through its descriptor, which is closed on exec.

@@ -155,7 +155,7 @@ pub(in super::super) const IN_USER_NAMESPACE: FindingCode = FindingCode::note(
 pub(in super::super) const APPARMOR_UNUSABLE: FindingCode = FindingCode::note(
     "SY129",
     "the kernel has AppArmor, but this node cannot use it",
-    "Containers run without AppArmor profiles. A task that names a profile of the node is refused.",
+    "Containers run without AppArmor profiles. A task that names one, be it the default, is refused.",
     "In a container, give it a namespace of AppArmor profiles (Incus and LXD: security.nesting=true); otherwise mount securityfs at /sys/kernel/security.",
 );
 
