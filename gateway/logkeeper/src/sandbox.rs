@@ -159,11 +159,14 @@ fn with_conditions() -> Vec<(i64, ArgCondition)> {
             ArgCondition::Is(0, number(libc::PR_SET_NO_NEW_PRIVS)),
         ),
     ];
-    calls.extend(
-        [libc::FIONBIO, libc::FIONREAD, libc::FIOCLEX, libc::TCGETS]
-            .map(|what| (libc::SYS_ioctl, ArgCondition::Is(1, what))),
-    );
+    let requests = requests([libc::FIONBIO, libc::FIONREAD, libc::FIOCLEX, libc::TCGETS]);
+    calls.extend(requests.map(|what| (libc::SYS_ioctl, ArgCondition::Is(1, what))));
     calls
+}
+
+/// Requests of ioctl as the filter compares them. Their type is `c_ulong` in glibc, and `c_int` in musl.
+fn requests<T: TryInto<u64>>(of_libc: [T; 4]) -> impl Iterator<Item = u64> {
+    of_libc.into_iter().filter_map(|what| what.try_into().ok())
 }
 
 #[cfg(test)]
@@ -195,6 +198,17 @@ mod tests {
             .status();
         assert!(status.unwrap().success());
         false
+    }
+
+    #[test]
+    fn requests_of_ioctl_are_the_same_numbers_in_each_libc() {
+        let expected: [u64; 4] = [0x5421, 0x541b, 0x5451, 0x5401];
+        assert!(requests::<libc::c_ulong>([0x5421, 0x541b, 0x5451, 0x5401]).eq(expected));
+        assert!(requests::<libc::c_int>([0x5421, 0x541b, 0x5451, 0x5401]).eq(expected));
+        // None of this machine's libc is lost.
+        assert!(
+            requests([libc::FIONBIO, libc::FIONREAD, libc::FIOCLEX, libc::TCGETS]).eq(expected)
+        );
     }
 
     #[test]
