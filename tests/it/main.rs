@@ -8,6 +8,7 @@ mod cri;
 mod daemon;
 mod daemon_log;
 mod debian_packages;
+mod distributions;
 mod doctor;
 mod drill;
 mod fuzzing;

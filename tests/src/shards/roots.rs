@@ -18,6 +18,10 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
         "compares lists of packages with dpkg's database of the machine that the scripts install them on; starts no container",
     ),
     (
+        "distributions",
+        "compiles, and packs the tree of the package with programs that the root does not have; starts no container",
+    ),
+    (
         "fuzzing",
         "calls functions of the crates in the process of the test; starts neither the daemon nor containerd",
     ),

@@ -1,0 +1,13 @@
+//! What the program and its packages need of a distribution: how a static program finds names, units and scripts made for a prefix, and
+//! the contents of the tarball, the system extension and the rpm.
+
+mod names;
+
+use std::path::Path;
+
+/// The root of the repository.
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the crate lies in the repository")
+}
