@@ -5,8 +5,8 @@
 # install them by: switchyard nomad-plugin install /opt/nomad/data/plugins
 
 client {
-  # The agent creates group networks (bridge, cni/*) with CNI plugins: Debian's package containernetworking-plugins.
-  cni_path = "/opt/cni/bin:/usr/lib/cni"
+  # The agent creates group networks (bridge, cni/*) with CNI plugins: the package containernetworking-plugins or cni-plugins.
+  cni_path = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni"
 }
 
 # The task driver: jobs set driver = "switchyard". The block is named after the file in plugin_dir, even if `--name` changes the driver's name.

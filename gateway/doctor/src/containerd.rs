@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use switchyard_config::ContainerdMode;
 use switchyard_containerd::advisories::{advisories, parse_version_output};
 use switchyard_linux::files::if_present;
+use switchyard_linux::packages::Needed;
 use switchyard_operator_api::AdvisoryView;
 use toml::{Table, Value};
 
@@ -181,7 +182,8 @@ fn program(facts: &Facts) -> Option<Finding> {
         let dirs = super::text::listed(&facts.program_dirs);
         let found = format!("{binary} is in none of {dirs}");
         return Some(
-            Finding::new(&NO_CONTAINERD_PROGRAM, found).command("apt-get install containerd"),
+            Finding::new(&NO_CONTAINERD_PROGRAM, found)
+                .command_if(facts.install_command(Needed::Containerd)),
         );
     }
     let version = containerd_version(facts)?;

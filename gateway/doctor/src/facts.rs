@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use switchyard_config::{Config, DEFAULT_FILE, Flag, Sources};
+use switchyard_linux::packages::{Needed, OS_RELEASE_FILES, OsRelease};
 use switchyard_linux::report;
 use switchyard_operator_api::{DevicesView, Overridden, StatusReport, SwarmView};
 
@@ -167,6 +168,14 @@ impl Facts {
         let done = self.view.run(&self.program(program)?, args).ok()?;
         let text = String::from_utf8_lossy(&done.stdout).into_owned();
         (done.status == Some(0) && !done.is_cut).then_some(text)
+    }
+
+    /// The command that installs what this node lacks, if its distribution has one.
+    pub(super) fn install_command(&self, needed: Needed) -> Option<String> {
+        let text = OS_RELEASE_FILES
+            .iter()
+            .find_map(|file| self.view.text(file));
+        OsRelease::parse(&text.unwrap_or_default()).install_command(needed)
     }
 
     /// The processes of programs with this name.

@@ -137,6 +137,12 @@ impl Finding {
         }
     }
 
+    /// The same with a command, if there is one.
+    #[must_use]
+    pub fn command_if(self, command: Option<String>) -> Self {
+        Self { command, ..self }
+    }
+
     /// The same with another severity.
     #[must_use]
     pub fn severity(self, severity: Severity) -> Self {

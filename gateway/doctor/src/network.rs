@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use switchyard_cni::NetworkList;
+use switchyard_linux::packages::Needed;
 use switchyard_linux::report;
 
 use super::codes::runtime::{
@@ -49,7 +50,8 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
         found.extend(bridge_plugins(facts));
         if facts.program("iptables").is_none() {
             let found_in = format!("iptables is in none of {}", listed(&facts.program_dirs));
-            found.push(Finding::new(&NO_IPTABLES, found_in).command("apt-get install iptables"));
+            let finding = Finding::new(&NO_IPTABLES, found_in);
+            found.push(finding.command_if(facts.install_command(Needed::Iptables)));
         }
     }
     found
@@ -141,7 +143,7 @@ fn bridge_plugins(facts: &Facts) -> Option<Finding> {
             &NO_BRIDGE_PLUGIN,
             format!("{} in none of {dirs}", missing.join(", ")),
         )
-        .command("apt-get install containernetworking-plugins")
+        .command_if(facts.install_command(Needed::CniPlugins))
     })
 }
 

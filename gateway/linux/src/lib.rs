@@ -2,7 +2,7 @@
 //!
 //! [`mounts`] alone reads the kernel's list of mounts. [`process`] alone says which process an id stands for. [`node_limits`] alone
 //! says how much of a limit of the node is in use, [`listeners`] alone which programs of the node listen, [`host_features`] alone what
-//! the kernel offers to this process.
+//! the kernel offers to this process, [`packages`] alone how what is missing is installed.
 
 pub mod descriptor_bundle;
 pub mod files;
@@ -14,6 +14,7 @@ pub mod listeners;
 pub mod memory;
 pub mod mounts;
 pub mod node_limits;
+pub mod packages;
 pub mod process;
 mod report;
 mod space;

@@ -364,11 +364,21 @@ impl Runtime {
     }
 }
 
+/// Where plugins are by default: those of network add-ons, of the packages of Debian, SUSE and Arch, of those of Fedora, RHEL and Alpine, and
+/// what is installed beside packages.
+const CNI_BIN_DIRS: [&str; 5] = [
+    "/opt/cni/bin",
+    "/usr/lib/cni",
+    "/usr/libexec/cni",
+    "/usr/local/lib/cni",
+    "/usr/local/libexec/cni",
+];
+
 impl Default for NetworkConfig {
     fn default() -> Self {
         Self {
             conf_dir: "/etc/cni/net.d".into(),
-            bin_dirs: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
+            bin_dirs: CNI_BIN_DIRS.map(PathBuf::from).into(),
             plugin_timeout_seconds: 60,
             port_conflict: PortConflictPolicy::default(),
             bridge: BridgeConfig::default(),

@@ -10,6 +10,7 @@ use switchyard_cni as cni;
 use switchyard_core::spec::Subnet;
 use switchyard_core::{Error, Result};
 use switchyard_linux::files::Durable;
+use switchyard_linux::packages::{Needed, OsRelease};
 use switchyard_namespaces::files;
 
 use crate::base::config;
@@ -161,7 +162,8 @@ pub(super) fn check_programs(network: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::unavailable(format!(
-        "network {network}: its plugins portmap and firewall need iptables, which is not in PATH: install it"
+        "network {network}: its plugins portmap and firewall need iptables, which is not in PATH: {}",
+        OsRelease::of_node().advice(Needed::Iptables)
     )))
 }
 

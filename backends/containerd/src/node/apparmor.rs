@@ -13,6 +13,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use switchyard_core::spec::{AppArmorProfile, Security};
 use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_linux::packages::{Needed, OsRelease};
 use tokio::io::AsyncWriteExt;
 use tokio::time::Instant;
 
@@ -21,7 +22,7 @@ use crate::node::Node;
 
 /// The profiles that the kernel has loaded, one `name (mode)` a line.
 const PROFILES_FILE: &str = "/sys/kernel/security/apparmor/profiles";
-/// The program that loads profiles; Debian has it in the package `apparmor`.
+/// The program that loads profiles.
 const PARSER: &str = "apparmor_parser";
 /// Limit for the program; compiling takes some tenths of a second on a slow machine.
 const PARSER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -84,7 +85,8 @@ impl Node {
         };
         let loaded = tried.map_err(|fault| {
             Error::failed_precondition(format!(
-                "the default AppArmor profile {name} cannot be loaded: is the package apparmor installed?"
+                "the default AppArmor profile {name} cannot be loaded: if {PARSER} is missing, {}",
+                OsRelease::of_node().advice(Needed::AppArmorParser)
             ))
             .with_source(fault)
         });

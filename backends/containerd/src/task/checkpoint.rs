@@ -21,6 +21,7 @@ use switchyard_core::id::TaskId;
 use switchyard_core::spec::CheckpointSpec;
 use switchyard_core::threads::bulk;
 use switchyard_core::{Error, Result};
+use switchyard_linux::packages::{Needed, OsRelease};
 use switchyard_proto::containerd::runc::v1 as runc;
 use tokio::time::Instant;
 
@@ -308,9 +309,8 @@ fn upper_of(mounts: &[Mount]) -> Result<PathBuf> {
 /// The error of a node without criu. It begins with containerd's words, by which suites of tests know such a node.
 fn no_criu() -> Error {
     let why = "criu binary not found in shim path or system PATH";
-    Error::unimplemented(format!(
-        "{why}: this node makes no checkpoints; Debian has it in the package {CRIU}"
-    ))
+    let advice = OsRelease::of_node().advice(Needed::Criu);
+    Error::unimplemented(format!("{why}: this node makes no checkpoints: {advice}"))
 }
 
 /// Adds to an error of containerd the first error in criu's log, which gives the reason.

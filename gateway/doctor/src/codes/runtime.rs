@@ -66,19 +66,19 @@ pub(in super::super) const NO_CNI_PLUGIN: FindingCode = FindingCode::error(
     "SY303",
     "a plugin of the CNI configuration is missing",
     "Pods with a network of their own cannot be created.",
-    "Install the plugin into one of network.bin_dirs: Debian's package containernetworking-plugins has the standard ones in /usr/lib/cni, and a network add-on installs its own.",
+    "Install the plugin into one of network.bin_dirs: the package containernetworking-plugins or cni-plugins has the standard ones, and a network add-on installs its own.",
 );
 pub(in super::super) const NO_BRIDGE_PLUGIN: FindingCode = FindingCode::error(
     "SY304",
     "a plugin of the gateway's bridge network is missing",
     "Nomad's tasks without a network mode cannot be created.",
-    "Install Debian's package containernetworking-plugins, or add the directory of the plugins to network.bin_dirs.",
+    "Install the package containernetworking-plugins or cni-plugins, or add the directory of the plugins to network.bin_dirs.",
 );
 pub(in super::super) const NO_IPTABLES: FindingCode = FindingCode::error(
     "SY305",
     "iptables is missing",
     "The CNI plugins portmap and firewall need it: tasks on the bridge network cannot be created, and no host port can be published.",
-    "Install the package iptables.",
+    "Install the package iptables or iptables-nft. Plugins that use nftables by themselves are not enough for the gateway's own networks.",
 );
 pub(in super::super) const SUBNET_ROUTED: FindingCode = FindingCode::error(
     "SY306",

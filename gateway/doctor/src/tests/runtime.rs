@@ -188,6 +188,76 @@ fn plugins_that_are_missing() {
 }
 
 #[test]
+fn what_is_missing_is_installed_by_the_command_of_the_distribution() {
+    const BRIDGE: &str = "/usr/lib/cni/bridge";
+    const IPTABLES: &str = "/usr/bin/iptables";
+    const CONTAINERD: &str = "/usr/bin/containerd";
+    for (file, release, missing, code, expected) in [
+        (
+            "/etc/os-release",
+            "ID=debian",
+            IPTABLES,
+            "SY305",
+            "apt-get install iptables",
+        ),
+        (
+            "/etc/os-release",
+            "ID=rocky\nID_LIKE=\"rhel centos fedora\"",
+            IPTABLES,
+            "SY305",
+            "dnf install iptables-nft",
+        ),
+        (
+            "/etc/os-release",
+            "ID=alpine",
+            BRIDGE,
+            "SY304",
+            "apk add cni-plugins",
+        ),
+        (
+            "/usr/lib/os-release",
+            "ID=opensuse-leap\nID_LIKE=\"suse opensuse\"",
+            CONTAINERD,
+            "SY203",
+            "zypper install containerd",
+        ),
+        ("/etc/os-release", "ID=flatcar", IPTABLES, "SY305", ""),
+        ("/etc/os-release", "ID=of-nobody", BRIDGE, "SY304", ""),
+    ] {
+        let report = look(|node| {
+            node.file(file, release);
+            node.remove(missing);
+        });
+        let finding = report.findings.iter().find(|finding| finding.code == code);
+        let command = finding.expect(code).command.as_deref();
+        assert_eq!(command.unwrap_or_default(), expected, "{release}");
+    }
+}
+
+#[test]
+fn plugins_are_found_where_distributions_have_them() {
+    for dir in [
+        "/opt/cni/bin",
+        "/usr/lib/cni",
+        "/usr/libexec/cni",
+        "/usr/local/lib/cni",
+        "/usr/local/libexec/cni",
+    ] {
+        check(
+            |node| {
+                let moved = |program: PathBuf| match program.strip_prefix("/usr/lib/cni") {
+                    Ok(name) => Path::new(dir).join(name),
+                    Err(_) => program,
+                };
+                let programs = std::mem::take(&mut node.programs);
+                node.programs = programs.into_iter().map(moved).collect();
+            },
+            &[],
+        );
+    }
+}
+
+#[test]
 fn bridge_that_overlaps_a_route() {
     let [to, mask] = [[172, 26, 64, 0], [255, 255, 0, 0]].map(u32::from_ne_bytes);
     let route = |interface: &str| {
