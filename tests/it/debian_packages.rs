@@ -2,7 +2,7 @@
 //! more packages must not hide a gap in a list. And what the scripts of our own package find on a node, and
 //! what the program does for them.
 
-mod build;
+pub(crate) mod build;
 mod leaving;
 mod postinst;
 mod prerm;
@@ -45,6 +45,7 @@ const SCRIPTS: [(&str, &[&str]); 9] = [
         &[
             "deploy/packages.sh",
             "deploy/debian/build",
+            "deploy/stage.sh",
             "tests/guest/image.sh",
             "tests/guest/sources.sh",
         ],

@@ -2,6 +2,7 @@
 //! the contents of the tarball, the system extension and the rpm.
 
 mod names;
+mod packages;
 
 use std::path::Path;
 

@@ -38,12 +38,23 @@ fn stubs(dir: PathBuf, more: &[(&str, &str)]) -> StubPrograms {
     StubPrograms::new(dir, &[&programs[..], more].concat())
 }
 
-/// A file that is a program for arm64 by its header, and contains this text.
-fn program_for_arm64(file: PathBuf, text: &str) -> PathBuf {
+/// The numbers of machines in the headers of programs.
+const AARCH64: u8 = 183;
+pub(crate) const X86_64: u8 = 62;
+
+/// A file that is a program for this machine by its header, needs no libraries, and contains this text.
+pub(crate) fn program_for(machine: u8, file: PathBuf, text: &str) -> PathBuf {
     let mut header = [0; 64];
-    // ELF of 64 bits, little-endian: a shared object (3) for AArch64 (183), and the sizes of the header's parts.
+    // ELF of 64 bits, little-endian: a shared object (3), and the sizes of the header's parts.
     header[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
-    for (place, value) in [(16, 3), (18, 183), (20, 1), (52, 64), (54, 56), (58, 64)] {
+    for (place, value) in [
+        (16, 3),
+        (18, machine),
+        (20, 1),
+        (52, 64),
+        (54, 56),
+        (58, 64),
+    ] {
         header[place] = value;
     }
     fs::write(&file, [&header[..], text.as_bytes()].concat())
@@ -83,7 +94,7 @@ fn binary_of_another_architecture_is_packed_by_a_program_of_the_same_commit() {
     let host = binary();
 
     let identity = format!("{version} {revision}");
-    let program = program_for_arm64(scratch.path().join("same"), &identity);
+    let program = program_for(AARCH64, scratch.path().join("same"), &identity);
     let packed = pack(&stubs, &host, &[], &program);
     assert!(packed.status.success(), "{packed:?}");
     let package = format!("switchyard_{}-1_arm64.deb", version.replace('-', "~"));
@@ -114,7 +125,7 @@ fn binary_of_another_architecture_is_packed_by_a_program_of_the_same_commit() {
         );
     }
 
-    let other = program_for_arm64(scratch.path().join("other"), version);
+    let other = program_for(AARCH64, scratch.path().join("other"), version);
     let refused = pack(&stubs, &host, &[], &other);
     let why = String::from_utf8_lossy(&refused.stderr);
     assert!(
@@ -138,8 +149,9 @@ const READELF: &str = "case $1 in
 esac
 ";
 
-/// A program of a candidate for a release.
-const CANDIDATE: &str = "case $1 in
+/// A program of a candidate for a release, and what its binary contains.
+pub(crate) const IDENTITY: &str = "1.0.0-rc.1 0123456789ab";
+pub(crate) const CANDIDATE: &str = "case $1 in
     version) echo '{\"version\": \"1.0.0-rc.1\", \"revision\": \"0123456789ab\"}' ;;
     man) : >\"$3/switchyard.1\" ;;
     *) echo \"$*\" ;;
@@ -152,8 +164,7 @@ fn debug_information_is_a_package_that_needs_the_one_of_its_program_in_the_same_
     let scratch = Scratch::new();
     let more = [("readelf", READELF), ("candidate", CANDIDATE)];
     let stubs = stubs(scratch.path().join("stubs"), &more);
-    let identity = "1.0.0-rc.1 0123456789ab";
-    let program = program_for_arm64(scratch.path().join("program"), identity);
+    let program = program_for(AARCH64, scratch.path().join("program"), IDENTITY);
     let host = stubs.dir().join("candidate");
     let packed = pack(&stubs, &host, &["--symbols"], &program);
     assert!(packed.status.success(), "{packed:?}");
