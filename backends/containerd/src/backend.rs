@@ -422,6 +422,8 @@ fn facts(parts: &Parts) -> BTreeMap<String, String> {
             .summary()
             .map(|ranges| ("network.ranges".to_owned(), ranges)),
     );
+    let content = parts.node.disks.content();
+    facts.extend(content.map(|root| ("containerd.content".to_owned(), root.display().to_string())));
     facts
 }
 

@@ -16,6 +16,7 @@ use super::codes::runtime::{
 };
 use super::facts::{Facts, seen_by};
 use super::finding::{Finding, Severity};
+use super::view::ProcessFacts;
 
 /// The namespace of containerd's own CRI plugin.
 const CRI_NAMESPACE: &str = "k8s.io";
@@ -101,6 +102,18 @@ fn cri_plugin(facts: &Facts) -> Option<Finding> {
     })
 }
 
+/// The processes of the external containerd that are told their address: one that is named is ours, or not.
+fn processes_at<'f>(
+    facts: &'f Facts,
+    address: &'f Path,
+) -> impl Iterator<Item = (&'f ProcessFacts, Option<bool>)> {
+    facts.running("containerd").map(move |process| {
+        let named = [process.values("address"), process.values("a")].concat();
+        let is_ours = named.iter().any(|named| Path::new(named) == address);
+        (process, (!named.is_empty()).then_some(is_ours))
+    })
+}
+
 /// The configuration file of the external containerd: that of a process which listens on its socket, else the
 /// default.
 fn config_file(facts: &Facts) -> PathBuf {
@@ -115,19 +128,11 @@ fn config_file(facts: &Facts) -> PathBuf {
             .and_then(|table| table.get("grpc")?.get("address")?.as_str());
         Path::new(named.unwrap_or(DEFAULT_ADDRESS)) == address
     };
-    let files = facts.running("containerd").flat_map(|process| {
-        let named = [process.values("address"), process.values("a")].concat();
+    let files = processes_at(facts, address).flat_map(|(process, is_ours)| {
         let files = [process.values("config"), process.values("c")].concat();
-        let is_named = named.iter().any(|named| Path::new(named) == address);
         let files = files.into_iter().map(Path::new);
         let found = files.filter_map(move |file| seen_by(&*facts.view, process, file).ok());
-        found.filter(move |file| {
-            if named.is_empty() {
-                listens_there(file)
-            } else {
-                is_named
-            }
-        })
+        found.filter(move |file| is_ours.unwrap_or_else(|| listens_there(file)))
     });
     files
         .into_iter()
@@ -135,8 +140,20 @@ fn config_file(facts: &Facts) -> PathBuf {
         .unwrap_or_else(|| "/etc/containerd/config.toml".into())
 }
 
-/// The root directory of the external containerd, as its configuration has it.
+/// The directory of the external containerd's content, as it has told the daemon; while that is not known, its root directory by the
+/// process that listens on its socket, or by its configuration.
 pub(super) fn external_root(facts: &Facts) -> PathBuf {
+    let status = facts.status.as_ref().ok();
+    if let Some(root) = status.and_then(|status| status.facts.get("containerd.content")) {
+        return root.into();
+    }
+    let address = &facts.config.containerd.address;
+    let by_flag = processes_at(facts, address)
+        .filter(|(_, is_ours)| *is_ours == Some(true))
+        .find_map(|(process, _)| Some(PathBuf::from(*process.values("root").first()?)));
+    if let Some(root) = by_flag {
+        return root;
+    }
     let file = config_file(facts);
     let text = facts.view.text(&file);
     let table = text.and_then(|text| text.parse::<Table>().ok());

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -35,6 +36,8 @@ pub(crate) struct Disks {
     fault: Mutex<Option<DiskFault>>,
     /// The space of those that answered at the latest check.
     spaces: Mutex<Vec<WatchedDisk>>,
+    /// The directory of containerd's content, once containerd has reported it.
+    content: OnceLock<PathBuf>,
     mended: Notify,
 }
 
@@ -120,6 +123,16 @@ impl Disks {
     /// Stores the space of the disks that answered at a check.
     pub(crate) fn set_spaces(&self, spaces: Vec<WatchedDisk>) {
         *self.spaces.lock() = spaces;
+    }
+
+    /// The directory of containerd's content, once containerd has reported it.
+    pub(crate) fn content(&self) -> Option<&Path> {
+        self.content.get().map(PathBuf::as_path)
+    }
+
+    /// Stores the directory that containerd has reported. The first one stays.
+    pub(crate) fn set_content(&self, root: PathBuf) {
+        self.content.get_or_init(|| root);
     }
 
     /// Returns whether a disk is known to be faulty.

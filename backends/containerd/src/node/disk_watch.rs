@@ -67,6 +67,9 @@ impl Node {
                 if let Ok(Ok(reported)) = timeout(CHECK_INTERVAL, reported_root(&self.client)).await
                 {
                     dirs.extend(reported.clone());
+                    if let Some(reported) = reported.clone() {
+                        self.disks.set_content(reported);
+                    }
                     root = Some(reported);
                 }
             }

@@ -204,6 +204,76 @@ fn disks_that_fill_up() {
 }
 
 #[test]
+fn disk_of_an_external_containerd_is_the_one_that_it_uses() {
+    const K3S: &str = "/run/k3s/containerd/containerd.sock";
+    const SNAP: &str = "/var/snap/microk8s/common/run/containerd.sock";
+    let of_rancher = |name: &str| {
+        format!(
+            "/var/lib/rancher/{name}/bin/containerd -c /var/lib/rancher/{name}/agent/etc/containerd/config.toml -a {K3S} \
+             --state /run/k3s/containerd --root /var/lib/rancher/{name}/agent/containerd"
+        )
+    };
+    let of_snap = format!(
+        "/snap/microk8s/1/bin/containerd --config /var/snap/microk8s/1/args/containerd.toml \
+         --root=/var/snap/microk8s/common/var/lib/containerd --address {SNAP}"
+    );
+    let of_node = "/usr/bin/containerd";
+    for (address, command, told, expected) in [
+        (
+            K3S,
+            of_rancher("k3s"),
+            None,
+            "/var/lib/rancher/k3s/agent/containerd",
+        ),
+        (
+            K3S,
+            of_rancher("rke2"),
+            None,
+            "/var/lib/rancher/rke2/agent/containerd",
+        ),
+        (
+            SNAP,
+            of_snap.clone(),
+            None,
+            "/var/snap/microk8s/common/var/lib/containerd",
+        ),
+        // Of another socket.
+        (SNAP, of_rancher("k3s"), None, "/var/lib/containerd"),
+        (
+            "/run/containerd/containerd.sock",
+            of_node.to_owned(),
+            None,
+            "/var/lib/containerd",
+        ),
+        // What containerd has told the daemon counts before all.
+        (
+            SNAP,
+            of_snap,
+            Some("/srv/a/io.containerd.content.v1.content"),
+            "/srv/a",
+        ),
+    ] {
+        let found = check(
+            |node| {
+                node.config(&format!(
+                    "[containerd]\nmode = \"external\"\nnamespace = \"switchyard\"\naddress = {address:?}"
+                ));
+                node.sockets.insert(address.into(), true);
+                node.process(300, &command);
+                node.file(&format!("{expected}/file"), "");
+                let status = node.status.as_mut().expect("it runs");
+                let told = told.map(|told| ("containerd.content".to_owned(), told.to_owned()));
+                status.facts.extend(told);
+                node.space.free_bytes = 14 << 30;
+            },
+            &["SY111 warning"],
+        );
+        let begin = format!("{expected}: ");
+        assert!(found[0].found.starts_with(&begin), "{begin}{found:?}");
+    }
+}
+
+#[test]
 fn mounts_of_state_and_run_directories() {
     let mounts = "/proc/self/mountinfo";
     let found = check(
