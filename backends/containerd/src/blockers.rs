@@ -266,8 +266,8 @@ fn lasting(before: KernelWait, after: KernelWait) -> KernelWait {
     }
 }
 
-/// The process that listens at a socket.
-async fn listener(address: &Path) -> Option<u32> {
+/// The process that listens at a socket; `None` if it is not known. Cancel-safe.
+pub(crate) async fn listener(address: &Path) -> Option<u32> {
     let connected = timeout(LOOK_LIMIT, UnixStream::connect(address)).await;
     let peer = connected.ok()?.ok()?.peer_cred().ok()?;
     u32::try_from(peer.pid()?).ok()

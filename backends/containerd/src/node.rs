@@ -23,6 +23,7 @@ pub(crate) mod userns;
 mod userns_support;
 
 use apparmor::FailedLoad;
+use apparmor::ProfilePeers;
 use runtime_probes::RuntimeProbes;
 
 /// The abilities and the condition of this node.
@@ -40,6 +41,7 @@ pub(crate) struct Node {
     /// Serialises loading of the default AppArmor profile: the callers after the first find it loaded.
     pub(crate) profile_lock: Semaphore,
     pub(crate) failed_load: FailedLoad,
+    pub(crate) profile_peers: ProfilePeers,
     /// Logs once that SELinux options are ignored on this node.
     pub(crate) selinux_warned: Once,
 }

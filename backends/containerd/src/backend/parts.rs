@@ -48,6 +48,7 @@ use crate::network::node_networks::NodeNetworks;
 use crate::network::ranges::Ranges;
 use crate::node::Node;
 use crate::node::apparmor::FailedLoad;
+use crate::node::apparmor::ProfilePeers;
 use crate::node::runtime_probes::RuntimeProbes;
 use crate::predecessor_calls::PredecessorCalls;
 use crate::processes::Processes;
@@ -383,6 +384,7 @@ impl Handles {
             layer_usage: Arc::clone(&self.layer_usage),
             profile_lock: Semaphore::new(1),
             failed_load: FailedLoad::default(),
+            profile_peers: ProfilePeers::default(),
             selinux_warned: Once::new(),
         })
     }
