@@ -25,8 +25,8 @@ use switchyard_linux::files::{self, Durable, if_present, sync_dir};
 /// The record of the directories, at a fixed place: it is needed when the configuration is invalid, too.
 pub(super) const RECORD: &str = "/var/lib/switchyard/nomad-plugins";
 
-/// The package's own links, which come and go with the program.
-const OF_PACKAGE: &str = "/usr/lib/switchyard";
+/// The package's own links, which come and go with the program, below the prefix of its `bin`.
+const OF_PACKAGE: &str = "lib/switchyard";
 
 /// A link to this program.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -305,11 +305,17 @@ fn remember(dir: &Path, record: &Path) -> Result<(), LinkError> {
     })
 }
 
+/// Returns whether links in a directory were installed with the program. Pure.
+fn is_of_package(dir: &Path, program: &Path) -> bool {
+    let prefix = program.parent().and_then(Path::parent);
+    prefix.is_some_and(|prefix| dir.starts_with(prefix.join(OF_PACKAGE)))
+}
+
 fn links_in(dir: &Path, program: &Path) -> io::Result<Vec<PluginLink>> {
     let Some(dir) = if_present(fs::canonicalize(dir))? else {
         return Ok(Vec::new());
     };
-    if dir.starts_with(OF_PACKAGE) {
+    if is_of_package(&dir, program) {
         return Ok(Vec::new());
     }
     let mut found = Vec::new();

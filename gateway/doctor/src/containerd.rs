@@ -64,7 +64,7 @@ fn socket(facts: &Facts) -> Option<Finding> {
     };
     let found = Finding::new(&NO_CONTAINERD, format!("{}: {why}", path.display()));
     Some(if is_external {
-        found.command("systemctl status containerd")
+        found.command_if(facts.service_command("status", "containerd"))
     } else {
         found
     })

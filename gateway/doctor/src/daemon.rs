@@ -54,11 +54,7 @@ fn down(facts: &Facts, why: &str) -> Option<Finding> {
         format!("{path}: {why}")
     };
     let found = Finding::new(&DAEMON_DOWN, why);
-    Some(if facts.view.has_systemd() {
-        found.command("systemctl status switchyard")
-    } else {
-        found
-    })
+    Some(found.command_if(facts.service_command("status", "switchyard")))
 }
 
 fn parts(status: &StatusReport) -> Vec<Finding> {
@@ -209,14 +205,14 @@ fn sockets(facts: &Facts) -> Vec<Finding> {
                 Severity::Note
             };
             let unit = if is_logkeepers && config.logkeeper.mode == ContainerdMode::External {
-                "systemctl restart switchyard-logkeeper"
+                "switchyard-logkeeper"
             } else {
-                "systemctl restart switchyard"
+                "switchyard"
             };
             let found = format!("{}: the file is there, but nobody listens", path.display());
             Finding::new(&STALE_SOCKET, found)
                 .severity(severity)
-                .command(unit)
+                .command_if(facts.service_command("restart", unit))
         })
         .collect()
 }

@@ -21,6 +21,12 @@ pub const UNIT: &str = "switchyard.service";
 /// The beginning of variables that set keys.
 const VARIABLES: &str = "SWITCHYARD_";
 
+/// Where distributions have the modules of kernels; the second one is that of NixOS.
+const MODULES_DIRS: [&str; 2] = [
+    "/lib/modules",
+    "/run/booted-system/kernel-modules/lib/modules",
+];
+
 /// The most variables and arguments of the daemon that are looked at.
 const VARIABLES_MAX: usize = 4096;
 
@@ -168,6 +174,27 @@ impl Facts {
         let done = self.view.run(&self.program(program)?, args).ok()?;
         let text = String::from_utf8_lossy(&done.stdout).into_owned();
         (done.status == Some(0) && !done.is_cut).then_some(text)
+    }
+
+    /// The command that does this with a service of the node, if what supervises services here is known.
+    pub(super) fn service_command(&self, verb: &str, service: &str) -> Option<String> {
+        if self.view.has_systemd() {
+            Some(format!("systemctl {verb} {service}"))
+        } else if self.view.exists("/run/openrc") {
+            Some(format!("rc-service {service} {verb}"))
+        } else {
+            None
+        }
+    }
+
+    /// The directory of the running kernel's modules; one that does not exist if it has none here.
+    pub(super) fn modules_dir(&self) -> PathBuf {
+        let release = self.view.text("/proc/sys/kernel/osrelease");
+        let release = release.unwrap_or_default();
+        let of_kernel = |dir: &str| Path::new(dir).join(release.trim());
+        let mut known = MODULES_DIRS.into_iter().map(of_kernel);
+        let found = known.find(|dir| self.view.exists(dir));
+        found.unwrap_or_else(|| of_kernel(MODULES_DIRS[0]))
     }
 
     /// The command that installs what this node lacks, if its distribution has one.

@@ -60,8 +60,7 @@ struct Modules {
 impl Modules {
     fn of(facts: &Facts) -> Self {
         let view = &facts.view;
-        let release = view.text("/proc/sys/kernel/osrelease").unwrap_or_default();
-        let dir = Path::new("/lib/modules").join(release.trim());
+        let dir = facts.modules_dir();
         let lists = ["modules.builtin", "modules.dep"];
         let lists: Vec<String> = lists
             .iter()

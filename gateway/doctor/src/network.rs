@@ -1,6 +1,6 @@
 //! Checks of CNI configurations, CNI plugins and the packet filter.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 use switchyard_cni::NetworkList;
@@ -194,13 +194,7 @@ fn forward_rules(facts: &Facts) -> Option<String> {
 }
 
 fn has_nf_tables(facts: &Facts) -> bool {
-    let release = facts
-        .view
-        .text("/proc/sys/kernel/osrelease")
-        .unwrap_or_default();
-    let builtin = PathBuf::from("/lib/modules")
-        .join(release.trim())
-        .join("modules.builtin");
+    let builtin = facts.modules_dir().join("modules.builtin");
     facts.view.exists("/sys/module/nf_tables")
         || facts
             .view

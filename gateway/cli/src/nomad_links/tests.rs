@@ -52,6 +52,43 @@ fn set(names: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
+fn links_that_come_with_the_program_are_below_its_prefix() {
+    for (program, dir, expected) in [
+        (
+            "/usr/bin/switchyard",
+            "/usr/lib/switchyard/nomad-plugins",
+            true,
+        ),
+        (
+            "/usr/local/bin/switchyard",
+            "/usr/local/lib/switchyard/nomad-plugins",
+            true,
+        ),
+        (
+            "/var/usrlocal/bin/switchyard",
+            "/var/usrlocal/lib/switchyard/nomad-plugins",
+            true,
+        ),
+        (
+            "/opt/switchyard/bin/switchyard",
+            "/opt/switchyard/lib/switchyard",
+            true,
+        ),
+        (
+            "/usr/local/bin/switchyard",
+            "/usr/lib/switchyard/nomad-plugins",
+            false,
+        ),
+        ("/usr/bin/switchyard", "/opt/nomad/data/plugins", false),
+        ("/usr/bin/switchyard", "/usr/lib/switchyard-other", false),
+        ("/", "/lib/switchyard", false),
+    ] {
+        let is_own = is_of_package(Path::new(dir), Path::new(program));
+        assert_eq!(is_own, expected, "{program}: {dir}");
+    }
+}
+
+#[test]
 fn install_is_idempotent_and_overwrites_nothing_else() {
     let node = AgentDirs::new();
     for _ in 0..2 {

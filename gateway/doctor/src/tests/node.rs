@@ -34,6 +34,16 @@ fn kernel_without_features_for_networks() {
     );
     // Where the kernel has no package of modules, it cannot be known.
     check(|node| node.remove("/lib/modules"), &[]);
+    // NixOS has them elsewhere.
+    check(
+        |node| {
+            node.remove("/lib/modules");
+            let dir = "/run/booted-system/kernel-modules/lib/modules/6.1.0";
+            node.file(&format!("{dir}/modules.dep"), lists);
+            node.file(&format!("{dir}/modules.builtin"), "");
+        },
+        &["SY102 error"],
+    );
 }
 
 #[test]
@@ -430,5 +440,55 @@ fn check_that_hangs_or_fails_is_reported() {
             unfinished
         );
         assert!(finding.found.starts_with("disks: "), "{finding:?}");
+    }
+}
+
+#[test]
+fn commands_are_those_of_what_supervises_services() {
+    let socket = "/run/switchyard/logkeeper/logkeeper.sock";
+    for (supervisor, verb, service, expected) in [
+        (
+            "/run/systemd/system/x",
+            "status",
+            "switchyard",
+            "systemctl status switchyard",
+        ),
+        (
+            "/run/systemd/system/x",
+            "restart",
+            "switchyard-logkeeper",
+            "systemctl restart switchyard-logkeeper",
+        ),
+        (
+            "/run/openrc/softlevel",
+            "status",
+            "switchyard",
+            "rc-service switchyard status",
+        ),
+        (
+            "/run/openrc/softlevel",
+            "restart",
+            "switchyard-logkeeper",
+            "rc-service switchyard-logkeeper restart",
+        ),
+        ("/run/runit/stopit", "status", "switchyard", ""),
+        ("/run/runit/stopit", "restart", "switchyard-logkeeper", ""),
+    ] {
+        let report = look(|node| {
+            node.remove("/run/systemd");
+            node.file(supervisor, "");
+            match verb {
+                "status" => node.kill_daemon(),
+                _ => node.socket(socket, false),
+            }
+        });
+        let code = if verb == "status" { "SY801" } else { "SY803" };
+        let finding = report.findings.iter().find(|finding| finding.code == code);
+        let command = finding.expect(code).command.as_deref();
+        assert_eq!(
+            command.unwrap_or_default(),
+            expected,
+            "{supervisor} {verb} {service}"
+        );
     }
 }
