@@ -112,10 +112,12 @@ fn scripts_are_executable_and_strict() {
         "tests/chaos",
         "tests/drill",
         "tests/fuzz",
+        "tests/openrc",
         "tests/root",
         "tests/versions",
         "tests/vm",
         ".ci/run",
+        "deploy/package",
         "deploy/quickstart",
     ] {
         let path = repository().join(script);
