@@ -32,7 +32,84 @@ pub(crate) const FACTS: &[GuestFact] = &[
         systemd_cgroup_driver_is_selected,
     ),
     ("pod_lifecycle_completes", pod_lifecycle_completes),
+    (
+        "system_extension_is_merged_and_wants_its_units",
+        system_extension_is_merged,
+    ),
 ];
+
+/// Where systemd looks for the extension.
+const EXTENSION: &str = "/var/lib/extensions/switchyard";
+
+/// What is in the extension beside the files that the package has as well.
+const OF_EXTENSION: [(&str, &str); 4] = [
+    (
+        "usr/lib/extension-release.d/extension-release.switchyard",
+        include_str!("../../deploy/sysext/extension-release"),
+    ),
+    (
+        "usr/lib/systemd/system/multi-user.target.d/10-switchyard.conf",
+        include_str!("../../deploy/sysext/10-switchyard.conf"),
+    ),
+    (
+        "usr/lib/tmpfiles.d/switchyard.conf",
+        include_str!("../../deploy/sysext/tmpfiles.conf"),
+    ),
+    ("usr/share/switchyard/config.toml", "version = 1\n"),
+];
+
+/// Merges the extension into /usr, which is read-only until this is dropped.
+struct MergedExtension;
+
+impl MergedExtension {
+    fn new() -> Self {
+        for (name, text) in OF_EXTENSION {
+            let file = Path::new(EXTENSION).join(name);
+            let dir = file.parent().expect("it is below a directory");
+            fs::create_dir_all(dir).expect("root may");
+            fs::write(file, text).expect("root may");
+        }
+        let merged = Self;
+        run(&["systemd-sysext", "merge"]);
+        run(&["systemctl", "daemon-reload"]);
+        merged
+    }
+}
+
+impl Drop for MergedExtension {
+    fn drop(&mut self) {
+        for [program, word] in [
+            ["systemd-sysext", "unmerge"],
+            ["systemctl", "daemon-reload"],
+        ] {
+            // Nothing can be done about it, and a fact that fails says so itself.
+            let _ = Command::new(program).arg(word).status();
+        }
+        let _ = fs::remove_dir_all(EXTENSION);
+    }
+}
+
+fn system_extension_is_merged(node: &GuestNode) {
+    let configuration = "/etc/switchyard/config.toml";
+    let before = fs::read_to_string(configuration).expect("the package has it");
+    {
+        let _merged = MergedExtension::new();
+        for (name, text) in OF_EXTENSION {
+            let merged = fs::read_to_string(Path::new("/").join(name));
+            assert_eq!(merged.expect("it is merged"), text, "{name}");
+        }
+        let upheld = property("multi-user.target", "Upholds");
+        for unit in ["switchyard.service", "switchyard-logkeeper.service"] {
+            assert!(upheld.split(' ').any(|name| name == unit), "{upheld}");
+        }
+        // What an operator has written stays.
+        run(&["systemd-tmpfiles", "--create", "switchyard.conf"]);
+        let after = fs::read_to_string(configuration).expect("it stays");
+        assert_eq!(after, before);
+        node.wait_ready();
+    }
+    assert!(!Path::new("/usr/share/switchyard/config.toml").exists());
+}
 
 fn package_is_whole(_: &GuestNode) {
     assert_eq!(run(&["dpkg", "--audit"]), "");

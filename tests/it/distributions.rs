@@ -3,12 +3,3 @@
 
 mod names;
 mod packages;
-
-use std::path::Path;
-
-/// The root of the repository.
-fn repository() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("the crate lies in the repository")
-}

@@ -7,7 +7,7 @@ use std::process::Command;
 use switchyard_tests::prereq;
 use switchyard_tests::scratch::Scratch;
 
-use super::repository;
+use crate::architecture::repository;
 
 /// Looks up a host that only /etc/hosts has, and a group.
 const CLIENT: &str = r#"

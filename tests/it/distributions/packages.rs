@@ -10,7 +10,7 @@ use switchyard_tests::prereq;
 use switchyard_tests::scratch::Scratch;
 use switchyard_tests::stub_programs::StubPrograms;
 
-use super::repository;
+use crate::architecture::repository;
 use crate::debian_packages::build::{CANDIDATE, IDENTITY, X86_64, program_for};
 
 /// Programs that a machine need not have: of the last two the first leaves the tree that it is given, the second that and the
