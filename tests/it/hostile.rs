@@ -7,6 +7,7 @@ mod archives;
 mod commands;
 mod connections;
 mod images;
+mod inherited;
 mod jobs;
 mod labels;
 mod logkeeper;

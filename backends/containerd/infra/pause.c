@@ -64,5 +64,7 @@ static int run(char **command) {
 }
 
 int main(int argc, char **argv) {
+    /* An ignored SIGCHLD, which a runtime may pass on, is never pending: nothing would be reaped here. */
+    signal(SIGCHLD, SIG_DFL);
     return argc > 1 ? run(argv + 1) : pause_here();
 }

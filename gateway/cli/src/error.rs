@@ -21,6 +21,10 @@ pub(crate) enum CliError {
     Set(#[from] MalformedSet),
     #[error(transparent)]
     Telemetry(#[from] telemetry::TelemetryError),
+    #[error(
+        "cannot reset umask, signal mask and ignored signals, which are those of whoever started this"
+    )]
+    Inherited(#[source] io::Error),
     #[error("cannot start the daemon's threads")]
     Runtime(#[source] io::Error),
     #[error("cannot find this program's own file")]

@@ -32,6 +32,7 @@ pub(super) fn of(error: &CliError) -> u8 {
         CliError::Logkeeper(error) => of_logkeeper(error),
         CliError::Unit(_)
         | CliError::Telemetry(_)
+        | CliError::Inherited(_)
         | CliError::Runtime(_)
         | CliError::Exe(_)
         | CliError::Detach(_)

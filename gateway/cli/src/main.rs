@@ -12,6 +12,7 @@ use switchyard_daemon::detach::{self, Detach};
 use switchyard_daemon::lock::DirLocks;
 use switchyard_daemon::shutdown::Shutdown;
 use switchyard_daemon::{serve, start_check, wiring};
+use switchyard_linux::inherited::{self, NoLongerIgnored};
 use switchyard_linux::report;
 use switchyard_nomad::launcher::COOKIE;
 use switchyard_operator_api::{REVISION, VERSION};
@@ -220,7 +221,14 @@ fn main() -> ExitCode {
         // clap itself prints what is wrong with the usage, and ends with status 2.
         Err(error) => error.exit(),
     };
-    let outcome = run(cli.command);
+    let ignored = if matches!(cli.command, CliCommand::Detach { .. }) {
+        NoLongerIgnored::All
+    } else {
+        NoLongerIgnored::Children
+    };
+    let outcome = inherited::reset(ignored)
+        .map_err(CliError::Inherited)
+        .and_then(|()| run(cli.command));
     telemetry::flush_log();
     match outcome {
         Ok(code) => code,

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -153,8 +154,11 @@ impl<P: Read + AsFd> Output<P> {
             return Ok(());
         };
         let mut ready = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
-        if poll(&mut ready, PollTimeout::ZERO)? == 0 {
-            return Ok(());
+        // One that is interrupted has found nothing.
+        match poll(&mut ready, PollTimeout::ZERO) {
+            Ok(0) | Err(Errno::EINTR) => return Ok(()),
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
         }
         let mut part = [0; 16 << 10];
         match pipe.read(&mut part)? {
@@ -182,8 +186,10 @@ fn wait_readable<O: AsFd, E: AsFd>(
         .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
         .collect();
     let millis = u16::try_from(limit.as_millis()).unwrap_or(u16::MAX).max(1);
-    poll(&mut fds, PollTimeout::from(millis))?;
-    Ok(())
+    match poll(&mut fds, PollTimeout::from(millis)) {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 #[cfg(test)]

@@ -2,12 +2,14 @@
 //!
 //! [`mounts`] alone reads the kernel's list of mounts. [`process`] alone says which process an id stands for. [`node_limits`] alone
 //! says how much of a limit of the node is in use, [`listeners`] alone which programs of the node listen, [`host_features`] alone what
-//! the kernel offers to this process, [`packages`] alone how what is missing is installed.
+//! the kernel offers to this process, [`packages`] alone how what is missing is installed, [`inherited`] alone what a process does
+//! not take over from whoever starts it.
 
 pub mod descriptor_bundle;
 pub mod files;
 mod group_leader;
 pub mod host_features;
+pub mod inherited;
 pub mod kernel_wait;
 mod limits;
 pub mod listeners;

@@ -15,6 +15,7 @@ const WORDS: &[(&str, &str)] = &[
     ("tokio::task::spawn_blocking", "switchyard_linux::blocking"),
     ("task::spawn_blocking;", "switchyard_linux::blocking"),
     ("setrlimit(", "switchyard_linux::raise_open_files_limit"),
+    ("umask(", "switchyard_linux::inherited"),
 ];
 
 /// Files that have such a word, and why.

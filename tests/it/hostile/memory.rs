@@ -135,7 +135,7 @@ fn anonymous(node: &TestNode) -> u64 {
 }
 
 /// The main process of a container.
-fn pid(node: &TestNode, container: &str) -> i32 {
+pub(super) fn pid(node: &TestNode, container: &str) -> i32 {
     let info: Value =
         serde_json::from_str(&node.cri().container_info(container)).expect("it is JSON");
     info["pid"]

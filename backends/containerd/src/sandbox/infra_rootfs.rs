@@ -21,6 +21,9 @@ pub(crate) const PROGRAM: &str = "pause";
 /// The mount points that the runtime needs; they must exist, since the root file system is read-only.
 const MOUNT_POINTS: [&str; 4] = ["proc", "sys", "dev", "etc"];
 
+/// The permission bits of the root directory, at least.
+const OPEN: u32 = 0o755;
+
 /// The first bytes of a program (elf(5)).
 const ELF: &[u8] = b"\x7fELF";
 
@@ -60,6 +63,7 @@ fn write(dir: &Path) -> Result<()> {
         let path = dir.join(name);
         std::fs::create_dir_all(&path).map_err(|fault| io_error("make directory", &path, fault))?;
     }
+    open_to_all(dir)?;
     let program = dir.join(PROGRAM);
     if std::fs::read(&program).is_ok_and(|there| there == PAUSE) {
         return Ok(());
@@ -71,6 +75,17 @@ fn write(dir: &Path) -> Result<()> {
     .map_err(|error| io_error(error.doing, &error.path, error.source))?;
     reach(CrashPoint::InfraInstalled);
     Ok(())
+}
+
+/// Lets every user look into the directory, since not each infra process is root's: an earlier version made it with the umask
+/// of whoever started the daemon.
+fn open_to_all(dir: &Path) -> Result<()> {
+    let fail = |fault| io_error("set the mode of", dir, fault);
+    let mode = std::fs::metadata(dir).map_err(fail)?.permissions().mode();
+    if mode & OPEN == OPEN {
+        return Ok(());
+    }
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(OPEN)).map_err(fail)
 }
 
 /// Returns whether there is a root file system that infra processes can use. After a power cut the program
@@ -94,6 +109,17 @@ mod tests {
     use switchyard_linux::files::draft_of;
 
     use super::*;
+
+    #[test]
+    fn root_that_only_root_may_enter_is_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        for closed in [0o700, 0o750, 0o711] {
+            fs::set_permissions(dir.path(), fs::Permissions::from_mode(closed)).unwrap();
+            install(dir.path()).unwrap();
+            let mode = fs::metadata(dir.path()).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, OPEN, "after {closed:o}");
+        }
+    }
 
     #[test]
     fn disk_that_cannot_be_written_keeps_the_program_of_an_earlier_version() {

@@ -52,8 +52,11 @@ impl ProcessHandle {
     /// Returns whether it runs. A zombie, whose exit its parent has not collected yet, does not run.
     pub(crate) fn runs(&self) -> bool {
         let mut ended = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
-        // If it cannot be polled, it is not known to run.
-        poll(&mut ended, PollTimeout::ZERO).is_ok_and(|ready| ready == 0)
+        // If it cannot be polled, it is not known to run. A call that is interrupted has found nothing.
+        matches!(
+            poll(&mut ended, PollTimeout::ZERO),
+            Ok(0) | Err(nix::errno::Errno::EINTR)
+        )
     }
 
     /// Its `/proc/<pid>/status`, or that of another process which has its pid once it has exited.

@@ -8,6 +8,7 @@ mod admin;
 mod binary;
 mod cli;
 mod daemon_record;
+mod inherited;
 mod managed;
 mod nomad_plugin;
 mod rpc;
