@@ -23,12 +23,18 @@ pub(crate) const FACTS: &[GuestFact] = &[
         the_main_process_is_killed,
     ),
     ("oom_kill_of_a_child_process_is_reported", a_child_is_killed),
+    (
+        "hierarchy_of_version_1_beside_version_2_changes_nothing",
+        version_1_is_mounted_besides,
+    ),
     ("no_systemd_units_are_left_after_removal", nothing_is_left),
 ];
 
 const MIB: i64 = 1 << 20;
 /// Allocates more memory at once than any limit here.
 const HOG: &str = "dd if=/dev/zero of=/dev/null bs=200M count=10";
+/// Where a hierarchy of v1 is mounted beside v2, for the time of a test.
+const BESIDE: &str = "/sys/fs/cgroup/net_cls";
 /// The number of attempts: systemd removes the cgroup a moment after its last process has exited.
 const TRIES: usize = 5;
 
@@ -197,6 +203,22 @@ fn assert_pod_has_stats(node: &GuestNode, pod: &GuestPod<'_>) {
         "eth0"
     );
     assert_eq!(linux.containers.len(), 1);
+}
+
+/// A VPN or a traffic shaper mounts `net_cls`, which v2 lacks.
+fn version_1_is_mounted_besides(node: &GuestNode) {
+    let mount = format!("mkdir -p {BESIDE} && mount -t cgroup -o net_cls none {BESIDE}");
+    run(&["sh", "-c", &mount]);
+    run(&["systemctl", "restart", "switchyard"]);
+    node.wait_ready();
+    stats_match_the_cgroup(node);
+    a_child_is_killed(node);
+    let entries = std::fs::read_dir(BESIDE).expect("it is mounted").flatten();
+    let groups = entries.filter(|entry| entry.path().is_dir()).count();
+    assert_eq!(groups, 0, "a runtime has made groups in it");
+    run(&["sh", "-c", &format!("umount {BESIDE} && rmdir {BESIDE}")]);
+    run(&["systemctl", "restart", "switchyard"]);
+    node.wait_ready();
 }
 
 fn the_main_process_is_killed(node: &GuestNode) {

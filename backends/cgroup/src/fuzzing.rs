@@ -35,7 +35,9 @@ pub fn files(data: &[u8]) {
             .iter()
             .all(|interface| !interface.name.is_empty())
     );
-    if let Ok(hierarchy) = Hierarchy::of_mounts(&MountTable::from_text(data)) {
-        assert!(!hierarchy.mounts().is_empty());
+    for is_unified in [false, true] {
+        if let Ok(hierarchy) = Hierarchy::of_mounts(&MountTable::from_text(data), is_unified) {
+            assert!(!hierarchy.mounts().is_empty());
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use switchyard_linux::cgroups;
 use switchyard_linux::mounts::{self, MountTable};
 
 use crate::error::{Error, Result};
@@ -14,7 +15,7 @@ use crate::group::Group;
 pub enum CgroupMode {
     /// One hierarchy per controller; also the hybrid layout, which has a v2 tree without controllers besides.
     V1,
-    /// The unified hierarchy.
+    /// The unified hierarchy; in one of v1 that is mounted besides, such as that of `net_cls`, groups are at most removed.
     V2,
 }
 
@@ -46,14 +47,14 @@ impl Hierarchy {
             path: mounts::OWN_MOUNTS.into(),
             source,
         })?;
-        Self::of_mounts(&table)
+        Self::of_mounts(&table, cgroups::is_unified())
     }
 
-    /// The hierarchies among these mounts.
+    /// The hierarchies among these mounts, on a node where v2 has the controllers or has not ([`cgroups::is_unified`]). Pure.
     ///
     /// # Errors
     /// [`Error::NoHierarchy`] if there is none.
-    pub fn of_mounts(table: &MountTable) -> Result<Self> {
+    pub fn of_mounts(table: &MountTable, is_unified: bool) -> Result<Self> {
         let mut mounts: Vec<Mount> = table.iter().filter_map(|mount| hierarchy(&mount)).collect();
         // A hierarchy may be mounted several times, also for containers: the node's own mount takes
         // precedence.
@@ -72,7 +73,7 @@ impl Hierarchy {
                 distinct.push(mount);
             }
         }
-        Self::new(distinct)
+        Self::new(distinct, is_unified)
     }
 
     /// The hierarchies in a directory: v2 if it contains `cgroup.controllers`, else one v1 hierarchy for each
@@ -87,7 +88,7 @@ impl Hierarchy {
                 root: PathBuf::from("/"),
                 path: root.to_owned(),
             };
-            return Self::new(vec![mount]);
+            return Self::new(vec![mount], true);
         }
         let entries = fs::read_dir(root)
             .and_then(Iterator::collect::<io::Result<Vec<_>>>)
@@ -113,16 +114,17 @@ impl Hierarchy {
             })
             .collect();
         mounts.sort_by(|a, b| a.path.cmp(&b.path));
-        Self::new(mounts)
+        Self::new(mounts, false)
     }
 
-    fn new(mounts: Vec<Mount>) -> Result<Self> {
+    fn new(mounts: Vec<Mount>, is_unified: bool) -> Result<Self> {
         let has_v1 = mounts
             .iter()
             .flat_map(|mount| &mount.controllers)
             .any(|name| !name.starts_with("name="));
         let has_v2 = mounts.iter().any(|mount| mount.controllers.is_empty());
         let mode = match (has_v1, has_v2) {
+            (_, true) if is_unified => CgroupMode::V2,
             // A hybrid layout has both, and its resource controllers in v1.
             (true, _) => CgroupMode::V1,
             (false, true) => CgroupMode::V2,
@@ -199,7 +201,7 @@ fn hierarchy(mount: &mounts::Mount<'_>) -> Option<Mount> {
         "cgroup2" => Vec::new(),
         "cgroup" => {
             let options = mount.fs_options.iter().map(|option| option.into_owned());
-            let names = options.filter(|option| !NO_CONTROLLERS.contains(&option.as_str()));
+            let names = options.filter(|option| is_controller(option));
             Some(names.collect::<Vec<_>>()).filter(|names| !names.is_empty())?
         }
         _ => return None,
@@ -211,15 +213,30 @@ fn hierarchy(mount: &mounts::Mount<'_>) -> Option<Mount> {
     })
 }
 
-/// The mount options of a v1 hierarchy that are not controllers; options with a value other than `name=` do
-/// not occur.
-const NO_CONTROLLERS: [&str; 6] = [
+/// Returns whether a mount option of a v1 hierarchy is a controller, or the name of a hierarchy without one. Names of controllers
+/// are words: an option with a value is none, nor is a part of a value in quotes, as of SELinux' `context`.
+fn is_controller(option: &str) -> bool {
+    let is_word = !option.is_empty()
+        && option
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    option.starts_with("name=") || (is_word && !NO_CONTROLLERS.contains(&option))
+}
+
+/// The mount options of a v1 hierarchy without a value that are not controllers: its own, of every file system, and of SELinux.
+const NO_CONTROLLERS: [&str; 12] = [
     "rw",
     "ro",
     "xattr",
     "noprefix",
     "clone_children",
     "cpuset_v2_mode",
+    "favordynmods",
+    "sync",
+    "dirsync",
+    "mand",
+    "lazytime",
+    "seclabel",
 ];
 
 #[cfg(test)]
@@ -238,7 +255,90 @@ mod tests {
 ";
 
     fn found_in(text: &str) -> Result<Hierarchy> {
-        Hierarchy::of_mounts(&MountTable::from_text(text))
+        Hierarchy::of_mounts(&MountTable::from_text(text), false)
+    }
+
+    /// The mount of a node whose controllers are all in v2.
+    const UNIFIED: &str =
+        "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate";
+
+    /// Mounts beside that one, as nodes have them, and the controllers of all hierarchies that are found.
+    const RECORDED: &[(&str, &str, &[&[&str]])] = &[
+        (
+            "a VPN's net_cls under v2",
+            "412 30 0:61 / /sys/fs/cgroup/net_cls rw,relatime shared:201 - cgroup net_cls rw,net_cls",
+            &[&[], &["net_cls"]],
+        ),
+        (
+            "a traffic shaper's net_cls elsewhere, with net_prio",
+            "413 23 0:62 / /run/shaper/net rw,relatime - cgroup none rw,seclabel,net_cls,net_prio",
+            &[&[], &["net_cls", "net_prio"]],
+        ),
+        (
+            "systemd's own hierarchy for old containers",
+            "414 30 0:63 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,seclabel,xattr,release_agent=/lib/systemd/systemd-cgroups-agent,name=systemd",
+            &[&[], &["name=systemd"]],
+        ),
+        (
+            "options alone: no hierarchy",
+            "415 30 0:64 / /sys/fs/cgroup/none rw - cgroup cgroup rw,favordynmods,release_agent=/bin/a,clone_children",
+            &[&[]],
+        ),
+        (
+            "quoted context of SELinux, with favordynmods",
+            "416 30 0:65 / /run/freezer rw - cgroup cgroup rw,context=\"system_u:object_r:cgroup_t:s0:c1,c2\",favordynmods,freezer",
+            &[&[], &["freezer"]],
+        ),
+        (
+            "a second mount of v2, as of a network plugin",
+            "417 23 0:26 / /run/cilium/cgroupv2 rw,relatime shared:4 - cgroup2 none rw,nsdelegate",
+            &[&[]],
+        ),
+    ];
+
+    #[test]
+    fn hierarchies_of_version_1_beside_version_2_do_not_change_the_version() {
+        for (name, beside, hierarchies) in RECORDED {
+            // In both orders: whoever mounted first.
+            for text in [
+                format!("{UNIFIED}\n{beside}\n"),
+                format!("{beside}\n{UNIFIED}\n"),
+            ] {
+                let found = Hierarchy::of_mounts(&MountTable::from_text(text), true).unwrap();
+                assert_eq!(found.mode(), CgroupMode::V2, "{name}");
+                let mut controllers: Vec<_> = found
+                    .mounts()
+                    .iter()
+                    .map(|mount| mount.controllers.clone())
+                    .collect();
+                controllers.sort();
+                assert_eq!(controllers, *hierarchies, "{name}");
+                for controller in ["", "memory", "cpuset", "net_cls", "freezer"] {
+                    assert_eq!(
+                        found.dir(controller, &group()).unwrap(),
+                        Path::new("/sys/fs/cgroup/a/b"),
+                        "{name}"
+                    );
+                }
+                // What a runtime made there is removed all the same.
+                assert_eq!(found.dirs(&group()).count(), hierarchies.len(), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn controllers_that_nobody_has_mounted_do_not_make_a_hybrid_node_one_of_version_2() {
+        // Its v2 has hugetlb, and what is at the root is a tmpfs.
+        let with_more = format!(
+            "{HYBRID}42 31 0:39 / /sys/fs/cgroup/net_cls rw,relatime - cgroup cgroup rw,seclabel,net_cls,favordynmods\n"
+        );
+        let found = found_in(&with_more).unwrap();
+        assert_eq!(found.mode(), CgroupMode::V1);
+        assert_eq!(found.dirs(&group()).count(), 5);
+        assert_eq!(
+            found.dir("net_cls", &group()).unwrap(),
+            Path::new("/sys/fs/cgroup/net_cls/a/b")
+        );
     }
 
     fn group() -> Group {
@@ -292,7 +392,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_parses_without_panic(text in "([0-9a-z/:, -]|cgroup2?| - |\n|\\\\0|\\PC){0,80}") {
-            let _ = found_in(&text);
+            let table = MountTable::from_text(text);
+            let _ = (Hierarchy::of_mounts(&table, false), Hierarchy::of_mounts(&table, true));
         }
     }
 }

@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn own_cgroup_is_found_in_a_mounted_hierarchy() {
         let v1 = "1 0 0:1 / /cg/memory rw - cgroup c rw,memory\n2 0 0:2 / /cg/cpu,cpuacct rw - cgroup c rw,cpu,cpuacct\n";
-        let hierarchy = Hierarchy::of_mounts(&MountTable::from_text(v1)).unwrap();
+        let hierarchy = Hierarchy::of_mounts(&MountTable::from_text(v1), false).unwrap();
         let text = "9:pids:/x\n3:cpu,cpuacct:/\n2:memory:/a/b\n0::/\n";
         assert_eq!(
             processes_of(&hierarchy, text).unwrap(),
@@ -129,8 +129,11 @@ mod tests {
             Path::new("/cg/memory/a/b/cgroup.procs")
         );
         assert_eq!(processes_of(&hierarchy, "2:memory:/../b\nnonsense\n"), None);
-        let v2 = Hierarchy::of_mounts(&MountTable::from_text("30 23 0:26 / /cg rw - cgroup2 c rw"))
-            .unwrap();
+        let v2 = Hierarchy::of_mounts(
+            &MountTable::from_text("30 23 0:26 / /cg rw - cgroup2 c rw"),
+            true,
+        )
+        .unwrap();
         assert_eq!(
             processes_of(&v2, "0::/s.slice/x\n").unwrap(),
             Path::new("/cg/s.slice/x/cgroup.procs")

@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use switchyard_core::spec::{MissingSource, OomScoreAdj};
+use switchyard_linux::cgroups;
 use switchyard_linux::files::if_present;
 use switchyard_linux::host_features;
 use switchyard_linux::mounts::MountTable;
@@ -171,8 +172,8 @@ impl Host {
     /// Those of reading `/proc/self`.
     pub fn detect(cgroup_driver: CgroupDriver, default_apparmor: &str) -> io::Result<Self> {
         let status = fs::read_to_string("/proc/self/status")?;
-        let cgroup_root = Path::new("/sys/fs/cgroup");
-        let cgroup = if cgroup_root.join("cgroup.controllers").exists() {
+        let cgroup_root = Path::new(cgroups::ROOT);
+        let cgroup = if cgroups::is_unified() {
             CgroupVersion::V2
         } else {
             CgroupVersion::V1

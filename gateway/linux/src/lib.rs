@@ -3,8 +3,9 @@
 //! [`mounts`] alone reads the kernel's list of mounts. [`process`] alone says which process an id stands for. [`node_limits`] alone
 //! says how much of a limit of the node is in use, [`listeners`] alone which programs of the node listen, [`host_features`] alone what
 //! the kernel offers to this process, [`packages`] alone how what is missing is installed, [`inherited`] alone what a process does
-//! not take over from whoever starts it.
+//! not take over from whoever starts it, [`cgroups`] alone which version of control groups there is.
 
+pub mod cgroups;
 pub mod descriptor_bundle;
 pub mod files;
 mod group_leader;

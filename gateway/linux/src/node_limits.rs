@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::cgroups;
+
 /// The link of the descriptor of an inotify instance.
 const INOTIFY: &str = "anon_inode:inotify";
 
@@ -117,7 +119,7 @@ pub fn inotify_instances() -> io::Result<NodeLimit> {
 pub fn group_processes<S: PartialEq>(processes: &[(S, u32)]) -> Option<NodeLimit> {
     let hierarchy = |text: &str| {
         let [unified, own] = HIERARCHIES.map(Path::new);
-        let own = if own.is_dir() { own } else { unified };
+        let own = if cgroups::is_unified() { unified } else { own };
         group_of(text).map(|path| own.join(path))
     };
     let groups = processes.iter().filter_map(|(sandbox, pid)| {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use switchyard_cni as cni;
 use switchyard_core::backend::BackendObserver;
 use switchyard_core::{Error, Result, threads};
-use switchyard_linux::report;
+use switchyard_linux::{cgroups, report};
 use switchyard_namespaces as namespaces;
 use switchyard_registry as registry;
 use switchyard_runtime_spec::{self as runtime_spec, Host};
@@ -105,10 +105,11 @@ pub(super) fn cni_plugins(
 /// (cgroup v2): there systemd owns the tree, and a runtime must not create cgroups behind its back.
 fn cgroup_driver(wanted: CgroupDriverChoice) -> runtime_spec::CgroupDriver {
     let systemd_runs = std::path::Path::new("/run/systemd/system").is_dir();
-    let unified = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     match wanted {
         CgroupDriverChoice::Systemd => runtime_spec::CgroupDriver::Systemd,
-        CgroupDriverChoice::Auto if systemd_runs && unified => runtime_spec::CgroupDriver::Systemd,
+        CgroupDriverChoice::Auto if systemd_runs && cgroups::is_unified() => {
+            runtime_spec::CgroupDriver::Systemd
+        }
         CgroupDriverChoice::Auto | CgroupDriverChoice::Cgroupfs => runtime_spec::CgroupDriver::Fs,
     }
 }
