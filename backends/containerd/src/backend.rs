@@ -122,7 +122,7 @@ impl Backend for Containerd {
             config: network_config,
         } = parts.network.of_node.known();
         BackendStatus {
-            snapshotters: parts.storage.images.snapshotters().condition(),
+            snapshotters: parts.storage.images.snapshotter_condition(),
             runtime: parts.node.runtime_condition(),
             network,
             disk: parts.node.disks.condition(),

@@ -12,6 +12,7 @@ use std::time::SystemTime;
 use containerd_client::services::v1 as api;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
+use switchyard_core::backend::Condition;
 use switchyard_core::id::Owner;
 use switchyard_core::image::{
     Image, ImageId, ImageLease, ImageReference, ImageStore, InUse, LoadRequest, PullProgress,
@@ -441,6 +442,14 @@ impl ContainerdImageStore {
     /// Syncs layers, and removes lost ones.
     pub(crate) const fn layer_sync(&self) -> &layer_sync::LayerSync {
         &self.layer_sync
+    }
+
+    /// Reports whether all configured snapshotters can be used, and answer.
+    pub(crate) fn snapshotter_condition(&self) -> Condition {
+        let policy = self.policy.get();
+        let fault = |name| Some((name, self.containerd_features.snapshotter_fault(name)?));
+        let unusable = policy.snapshotters.all().into_iter().filter_map(fault);
+        self.snapshotters.condition(unusable.collect())
     }
 
     /// Returns the snapshotters that do not answer.

@@ -56,4 +56,5 @@ pub use backend::Containerd;
 pub use base::config::{self, Settings};
 pub use base::crash_points;
 pub use base::instance::recover_as;
+pub use client::features::SNAPSHOTTER_UNUSABLE;
 pub use node::advisories;

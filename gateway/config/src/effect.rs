@@ -32,6 +32,7 @@ const EFFECTS: &[(&str, Effect)] = &[
     ("containerd.address", EmptyNode),
     ("containerd.binary", RestartContainerd),
     ("containerd.namespace", EmptyNode),
+    ("containerd.proxy_plugins", RestartContainerd),
     ("containerd.max_concurrent_downloads", Reload),
     ("containerd.shim_timeout_seconds", Reload),
     ("network", Restart),

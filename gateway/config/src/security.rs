@@ -48,6 +48,8 @@ const REFUSED: &[&str] = &[
     "containerd.binary",
     "network.bin_dirs",
     "logkeeper.sandbox",
+    // The processes that tell containerd what to mount.
+    "containerd.proxy_plugins",
     // What a container may get of the node.
     "swarm.allow_devices",
     "devices.groups",

@@ -65,6 +65,9 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
             return fault(&format!("containerd.runtimes.{name}.{key}"), why);
         }
     }
+    if let Err((key, why)) = containerd.check_proxy_plugins() {
+        return fault(&format!("containerd.{key}"), why);
+    }
     if !is_identifier(&containerd.namespace) {
         let why = format!(
             "{:?} is no containerd namespace: letters, digits, and `-`, `_`, `.` between them, at most 76",
@@ -430,6 +433,40 @@ fn is_identifier(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn proxy_plugins_are_written_in_one_line_or_as_tables_and_checked() {
+        let with = |text: &str| toml::from_str::<Config>(&format!("version = 1\n{text}"));
+        for text in [
+            "[containerd.proxy_plugins.stargz]\naddress = \"/run/stargz.sock\"\n",
+            "[containerd]\nproxy_plugins = { stargz = { type = \"snapshot\", address = \"/run/stargz.sock\" } }\n",
+        ] {
+            let config = with(text).unwrap();
+            let plugin = &config.containerd.proxy_plugins["stargz"];
+            assert_eq!(plugin.address, Path::new("/run/stargz.sock"), "{text}");
+            assert_eq!(plugin.type_.as_str(), "snapshot");
+            check(&config).unwrap();
+        }
+        for text in [
+            "[containerd.proxy_plugins.x]\ntype = \"content\"\naddress = \"/x\"\n",
+            "[containerd.proxy_plugins.x]\naddress = \"/x\"\nplatform = \"linux/amd64\"\n",
+        ] {
+            assert!(with(text).is_err(), "{text}");
+        }
+        for (text, wrong) in [
+            (
+                "[containerd.proxy_plugins.zfs]\naddress = \"/run/x.sock\"\n",
+                "containerd.proxy_plugins",
+            ),
+            (
+                "[containerd.proxy_plugins.x]\n",
+                "containerd.proxy_plugins.x.address",
+            ),
+        ] {
+            let (key, why) = check(&with(text).unwrap()).unwrap_err();
+            assert_eq!(key, wrong, "{why}");
+        }
+    }
 
     #[test]
     fn parallel_ranges_are_bounded() {

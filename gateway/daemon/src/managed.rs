@@ -35,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 use crate::detach::{ALREADY_RUNNING, read_pid_file};
 
 pub mod containerd;
+mod containerd_config;
 mod log;
 pub mod logkeeper;
 mod oom_score;

@@ -5,9 +5,10 @@ use std::io;
 use std::path::PathBuf;
 
 use switchyard_config::{Config, ContainerdMode};
+use switchyard_containerd::SNAPSHOTTER_UNUSABLE;
 use switchyard_linux::report;
 use switchyard_operator_api::VERSION;
-use switchyard_operator_api::{StatusReport, TroubleView};
+use switchyard_operator_api::{PartView, StatusReport, TroubleView};
 
 use super::codes::daemon::{
     ADMIN_EXPOSED, CANNOT_START, DAEMON_DOWN, DAMAGED_IMAGE, FAILING_OPERATIONS,
@@ -15,6 +16,7 @@ use super::codes::daemon::{
     OTHER_VERSION, PART_DOWN, SHARED_BY_INSTANCES, SILENT_SHIM, STALE_SOCKET, TREE_SET_ASIDE,
     UNENDED_TASK, UNREADABLE, UNRECORDED_EXIT,
 };
+use super::codes::orchestrators::NO_SNAPSHOTTER;
 use super::facts::Facts;
 use super::finding::{Finding, Severity};
 use super::view::FileKind;
@@ -58,8 +60,14 @@ fn down(facts: &Facts, why: &str) -> Option<Finding> {
 }
 
 fn parts(status: &StatusReport) -> Vec<Finding> {
-    let down = status.parts.iter().filter(|part| !part.up);
-    down.map(|part| {
+    let down = || status.parts.iter().filter(|part| !part.up);
+    // The snapshotter that the whole node needs is one of all that are configured.
+    let is_repeated = |part: &&PartView| {
+        part.name == "snapshotters"
+            && down().any(|other| other.name == "runtime" && other.detail == part.detail)
+    };
+    let told = down().filter(|part| !is_repeated(part));
+    told.map(|part| {
         if part.name == "objects" {
             return Finding::new(&UNREADABLE, part.detail.clone())
                 .command("switchyard ps --state unreadable");
@@ -69,7 +77,12 @@ fn parts(status: &StatusReport) -> Vec<Finding> {
         } else {
             Severity::Warning
         };
-        Finding::new(&PART_DOWN, format!("{}: {}", part.name, part.detail))
+        let code = if part.detail.starts_with(SNAPSHOTTER_UNUSABLE) {
+            &NO_SNAPSHOTTER
+        } else {
+            &PART_DOWN
+        };
+        Finding::new(code, format!("{}: {}", part.name, part.detail))
             .severity(severity)
             .command("switchyard status")
     })

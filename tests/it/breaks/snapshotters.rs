@@ -3,8 +3,11 @@
 use std::cell::RefCell;
 
 use switchyard_proto::cri::v1::ImageFsInfoRequest;
+use switchyard_tests::daemon::Daemon;
 use switchyard_tests::host::eventually;
+use switchyard_tests::http;
 use switchyard_tests::node::TestNode;
+use switchyard_tests::root::PrivateRoot;
 
 use super::LIMIT;
 use super::versions::node_behind_proxy;
@@ -50,6 +53,42 @@ fn snapshotter_that_containerd_lacks_is_told_and_costs_nobody_else() {
         String::from_utf8_lossy(&doctor.stdout).contains("snapshotters: "),
         "{doctor:?}"
     );
+}
+
+#[test]
+fn default_snapshotter_that_containerd_cannot_use_makes_the_node_not_ready_with_its_reason() {
+    // None of the disks here is of ZFS or btrfs, and devmapper needs a pool.
+    for (name, reason) in [
+        ("zfs", "zfs filesystem"),
+        ("btrfs", "btrfs filesystem"),
+        ("devmapper", "devmapper not configured"),
+        ("nobody", "no such plugin"),
+    ] {
+        let root = PrivateRoot::new();
+        let config = format!("[containerd]\nsnapshotter = {name:?}\n");
+        let mut daemon = Daemon::prepare(&root, &config);
+        daemon.spawn();
+        let mut seen = (0, String::new());
+        let part = format!("SnapshotterUnusable: the snapshotter {name} cannot be used: ");
+        let is_told = eventually(LIMIT, || {
+            let answer = http::get_unix(&root.run().join("admin.sock"), "/readyz?verbose");
+            seen = answer.map_or_else(
+                |error| (0, error.to_string()),
+                |answer| (answer.status, answer.text()),
+            );
+            let mut lines = seen.1.lines();
+            seen.0 == 503 && lines.any(|line| line.contains("runtime") && line.contains(&part))
+        });
+        assert!(is_told, "{name}: {seen:?}\n{}", daemon.tail());
+        assert!(
+            seen.1.contains(reason) && seen.1.contains("\"native\" works"),
+            "{name}: {}",
+            seen.1
+        );
+        // That one works, with the containerd that runs.
+        root.write_config("[containerd]\nsnapshotter = \"native\"\n");
+        daemon.restart();
+    }
 }
 
 #[test]

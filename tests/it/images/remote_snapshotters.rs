@@ -121,3 +121,32 @@ fn layers_that_a_remote_snapshotter_provides_are_not_downloaded() {
         assert_eq!(output, expected.join("\n"), "{name}");
     }
 }
+
+#[test]
+fn managed_containerd_has_the_proxy_plugins_of_the_configuration() {
+    let behind = RefCell::new(None);
+    let node = TestNode::start_configured(|root| {
+        let snapshotter = RemoteSnapshotter::start(&root.path().join("remote"));
+        let plugin = snapshotter.plugin("remote");
+        *behind.borrow_mut() = Some(snapshotter);
+        let plugin = plugin.replace("[proxy_plugins.", "[containerd.proxy_plugins.");
+        format!("[containerd]\nsnapshotter = \"remote\"\n{plugin}")
+    });
+    let behind = behind.borrow();
+    let snapshotter = behind.as_ref().expect("it was started with the node");
+    let image = image("managed", &[1]);
+    node.registry().push("remote/managed:1", &image);
+    let layer = &image.layers[1];
+    snapshotter.provide(&layer.digest, &layer.bytes);
+    let reference = node.registry().reference("remote/managed:1");
+    node.cri()
+        .pull(&reference, None)
+        .unwrap_or_else(|status| panic!("{status}\n{}", node.daemon().tail()));
+    assert_eq!(downloads(node.registry(), &layer.digest), 0);
+    assert_eq!(snapshotter.prepared(&layer.digest).len(), 1);
+    let pod = node.pod("managed");
+    let output = pod.run_shell("cat /file1 /file2 /file3", |config| {
+        config.image = Some(image_spec(&reference));
+    });
+    assert_eq!(output, "managed1\nmanaged2\nmanaged3");
+}

@@ -12,8 +12,11 @@ use switchyard_registry::Limits;
 use crate::base::reserved::is_reserved;
 
 mod registry;
+mod snapshotters;
 
 pub use registry::{RegistryConfig, RegistryHost};
+pub(crate) use snapshotters::OF_CONTAINERD;
+pub use snapshotters::{ProxyPlugin, ProxyPluginType};
 
 /// The shim of runc and of runtimes with the same options. Its tasks' processes are ordinary processes of the
 /// node.
@@ -47,6 +50,8 @@ pub struct ContainerdConfig {
     /// Limit in seconds for a shim to deliver a signal, to start an exec, to apply new limits or to report an
     /// exit.
     pub shim_timeout_seconds: u64,
+    /// Plugins of a managed containerd that are processes of their own, by name.
+    pub proxy_plugins: BTreeMap<String, ProxyPlugin>,
     /// Runtime handlers by name.
     pub runtimes: BTreeMap<String, Runtime>,
 }
@@ -323,6 +328,7 @@ impl Default for ContainerdConfig {
             max_concurrent_downloads: 3,
             answer_timeout_seconds: 5,
             shim_timeout_seconds: 30,
+            proxy_plugins: BTreeMap::new(),
             runtimes: BTreeMap::from([("runc".into(), runc), ("crun".into(), crun)]),
         }
     }

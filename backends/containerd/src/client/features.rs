@@ -1,12 +1,13 @@
 //! The features of the running containerd, read from its list of plugins each time it comes up, never
 //! inferred from its version.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use containerd_client::services::v1 as api;
 use parking_lot::Mutex;
 use switchyard_core::Result;
+use switchyard_linux::beginning;
 
 use crate::client::{Client, QUICK, call};
 
@@ -22,7 +23,21 @@ struct FeatureSet {
     rebase: BTreeSet<String>,
     /// It has a sandbox store in which our records are safe.
     sandboxes: bool,
+    /// All its snapshotters, with containerd's reason for those that cannot be used here; `None` until they are known.
+    snapshotters: Option<BTreeMap<String, Option<String>>>,
 }
+
+/// The type of snapshotters among containerd's plugins.
+const SNAPSHOTTER: &str = "io.containerd.snapshotter.v1";
+
+/// The reason of the condition of a snapshotter that containerd cannot use on this node.
+pub const SNAPSHOTTER_UNUSABLE: &str = "SnapshotterUnusable";
+
+/// The snapshotter that needs nothing of the kernel and of the file system.
+const NATIVE: &str = "native";
+
+/// The most of a reason of containerd that is kept, in characters: it may have the output of a program.
+const REASON_MAX: usize = 500;
 
 /// The namespace of containerd's own CRI plugin. If that is enabled, it takes every sandbox in the namespace
 /// for its own: depending on the version, it deletes those that it does not know, or containerd does not
@@ -39,6 +54,12 @@ impl ContainerdFeatures {
     /// exits while containerd is down.
     pub(crate) fn has_sandbox_store(&self) -> bool {
         self.features.lock().sandboxes
+    }
+
+    /// Returns that and why containerd cannot use a snapshotter, in its own words; `None` if it can, or if it was not queried
+    /// yet.
+    pub(crate) fn snapshotter_fault(&self, snapshotter: &str) -> Option<String> {
+        self.features.lock().snapshotter_fault(snapshotter)
     }
 
     /// Records that containerd has no sandbox store after all.
@@ -81,7 +102,7 @@ impl FeatureSet {
             working().any(|plugin| plugin.r#type == kind && (id.is_empty() || plugin.id == id))
         };
         let rebase = working()
-            .filter(|plugin| plugin.r#type == "io.containerd.snapshotter.v1")
+            .filter(|plugin| plugin.r#type == SNAPSHOTTER)
             .filter(|plugin| {
                 plugin
                     .capabilities
@@ -91,10 +112,48 @@ impl FeatureSet {
             .map(|plugin| plugin.id.clone())
             .collect();
         let shared = namespace == CRI_NAMESPACE && has("io.containerd.grpc.v1", "cri");
+        let snapshotters = plugins.iter().filter(|plugin| plugin.r#type == SNAPSHOTTER);
+        let reason = |plugin: &api::Plugin| {
+            let error = plugin.init_err.as_ref()?.message.trim();
+            let text = if error.is_empty() {
+                "containerd gives no reason"
+            } else {
+                error
+            };
+            Some(beginning(text, REASON_MAX).to_owned())
+        };
         Self {
             rebase,
             sandboxes: has("io.containerd.sandbox.store.v1", "") && !shared,
+            snapshotters: Some(
+                snapshotters
+                    .map(|plugin| (plugin.id.clone(), reason(plugin)))
+                    .collect(),
+            ),
         }
+    }
+
+    fn snapshotter_fault(&self, snapshotter: &str) -> Option<String> {
+        let known = self.snapshotters.as_ref()?;
+        let why = match known.get(snapshotter) {
+            Some(fault) => fault.clone()?,
+            None => {
+                let usable = known.iter().filter(|(_, fault)| fault.is_none());
+                let names: Vec<_> = usable.map(|(name, _)| name.as_str()).collect();
+                format!(
+                    "containerd has no such plugin, it has {}; one that was configured lately is there after `switchyard restart containerd`",
+                    names.join(", ")
+                )
+            }
+        };
+        let other = if snapshotter == NATIVE {
+            ""
+        } else {
+            "; \"native\" works on every file system, with a copy of each layer: set it as containerd.snapshotter, or for the handler"
+        };
+        Some(format!(
+            "the snapshotter {snapshotter} cannot be used: {why}{other}"
+        ))
     }
 }
 
@@ -130,7 +189,58 @@ mod tests {
         let known = FeatureSet::of(&[overlay, native, broken, store], CRI_NAMESPACE);
         assert_eq!(known.rebase, BTreeSet::from(["overlayfs".to_owned()]));
         assert!(known.sandboxes);
-        assert_eq!(FeatureSet::of(&[], CRI_NAMESPACE), FeatureSet::default());
+        let none = FeatureSet {
+            snapshotters: Some(BTreeMap::new()),
+            ..FeatureSet::default()
+        };
+        assert_eq!(FeatureSet::of(&[], CRI_NAMESPACE), none);
+    }
+
+    #[test]
+    fn snapshotter_that_cannot_be_used_is_told_in_the_words_of_containerd() {
+        let broken = |id: &str, message: &str| api::Plugin {
+            init_err: Some(containerd_client::google::rpc::Status {
+                message: message.to_owned(),
+                ..Default::default()
+            }),
+            ..plugin(SNAPSHOTTER, id, &[])
+        };
+        let long = "x".repeat(REASON_MAX + 1);
+        let known = FeatureSet::of(
+            &[
+                plugin(SNAPSHOTTER, "native", &[]),
+                plugin(SNAPSHOTTER, "stargz", &[]),
+                plugin("io.containerd.content.v1", "erofs", &[]),
+                broken("overlayfs", "\"/x\" does not support d_type\n"),
+                broken("zfs", "path /x must be a zfs file system: skip plugin"),
+                broken("devmapper", ""),
+                broken("blockfile", &long),
+            ],
+            CRI_NAMESPACE,
+        );
+        let fault = |name: &str| known.snapshotter_fault(name);
+        assert_eq!(fault("native"), None);
+        assert_eq!(fault("stargz"), None);
+        for (name, why) in [
+            ("overlayfs", "\"/x\" does not support d_type"),
+            ("zfs", "path /x must be a zfs file system: skip plugin"),
+            ("devmapper", "containerd gives no reason"),
+            ("blockfile", &long[..REASON_MAX]),
+            ("btrfs", "no such plugin, it has native, stargz;"),
+            ("erofs", "no such plugin, it has native, stargz;"),
+        ] {
+            let text = fault(name).unwrap();
+            let begins = format!("the snapshotter {name} cannot be used: ");
+            assert!(text.starts_with(&begins) && text.contains(why), "{text}");
+            assert!(text.contains("\"native\" works"), "{text}");
+            assert!(text.len() < REASON_MAX + 300, "{text}");
+        }
+        // It is not its own alternative.
+        let lacking = FeatureSet::of(&[], CRI_NAMESPACE);
+        let text = lacking.snapshotter_fault("native").unwrap();
+        assert!(!text.contains("works on every"), "{text}");
+        // Nothing is known of a containerd that was not queried, or has no such service.
+        assert_eq!(FeatureSet::default().snapshotter_fault("overlayfs"), None);
     }
 
     #[test]

@@ -9,18 +9,7 @@ use switchyard_core::image::ImageReference;
 use switchyard_registry::{Descriptor, Digest, SNAPSHOT_ANNOTATION};
 
 use super::content::Labels;
-
-/// The snapshotters that are part of containerd. None of them provides layers, so they get no such labels, and layers are
-/// unpacked into them as soon as they arrive.
-const OF_CONTAINERD: [&str; 7] = [
-    "blockfile",
-    "btrfs",
-    "devmapper",
-    "erofs",
-    "native",
-    "overlayfs",
-    "zfs",
-];
+use crate::base::config::OF_CONTAINERD;
 
 /// The name of the image, as it is pulled.
 const IMAGE_REF: &str = "containerd.io/snapshot/cri.image-ref";

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::content::next_message;
 use crate::base::error::timed_out;
 use crate::base::random::fill_random;
+use crate::client::features::SNAPSHOTTER_UNUSABLE;
 use crate::client::{Client, QUICK, call, ignore_not_found};
 
 /// The label of a snapshot that may not be on disk; its value is the id of the boot in which it was created.
@@ -253,18 +254,23 @@ impl AwaySnapshotters {
             .retain(|name, _| snapshotters.contains(&name.as_str()));
     }
 
-    /// Reports whether all snapshotters answer, with the names of those that do not.
-    pub(crate) fn condition(&self) -> Condition {
+    /// Reports whether all snapshotters answer, with the names of those that do not, and `unusable`: what is wrong with those,
+    /// by name, that containerd itself cannot use, and which therefore do not answer either.
+    pub(crate) fn condition(&self, unusable: BTreeMap<&str, String>) -> Condition {
         let away = self.by_name.lock();
-        if away.is_empty() {
-            return Condition::True;
-        }
-        let told: Vec<_> = away
+        let silent = away
             .iter()
-            .map(|(name, away)| format!("{name}: {}", away.error.report()))
-            .collect();
+            .filter(|(name, _)| !unusable.contains_key(name.as_str()))
+            .map(|(name, away)| format!("{name}: {}", away.error.report()));
+        let silent: Vec<_> = silent.collect();
+        let reason = match (unusable.is_empty(), silent.is_empty()) {
+            (true, true) => return Condition::True,
+            (true, false) => "SnapshotterUnavailable",
+            (false, _) => SNAPSHOTTER_UNUSABLE,
+        };
+        let told: Vec<_> = unusable.into_values().chain(silent).collect();
         Condition::False {
-            reason: "SnapshotterUnavailable".into(),
+            reason: reason.into(),
             message: told.join("; "),
         }
     }

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::base::config::RUNC_TYPE;
 use crate::client::contact::Contact;
+use crate::client::features::SNAPSHOTTER_UNUSABLE;
 use crate::node::Node;
 
 impl Node {
@@ -69,8 +70,24 @@ impl Node {
                 reason: "AskingRuntimes".to_owned(),
                 message: "the features of the OCI runtimes are being probed".to_owned(),
             },
-            Condition::True => self.disks.runtime_condition(),
+            Condition::True => match self.disks.runtime_condition() {
+                Condition::True => self.snapshotter_condition(),
+                condition @ Condition::False { .. } => condition,
+            },
             condition @ Condition::False { .. } => condition,
+        }
+    }
+
+    /// Reports whether containerd can use the snapshotter without which nothing runs that names no handler.
+    fn snapshotter_condition(&self) -> Condition {
+        let settings = self.context.settings();
+        let needed = settings.containerd.needed_snapshotter();
+        match self.features.snapshotter_fault(needed) {
+            None => Condition::True,
+            Some(message) => Condition::False {
+                reason: SNAPSHOTTER_UNUSABLE.to_owned(),
+                message,
+            },
         }
     }
 }

@@ -12,37 +12,18 @@ use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::files::{self, Durable};
 use switchyard_linux::report;
 use switchyard_socket::channel;
-use toml::{Table, Value};
+use toml::Table;
 use tonic::client::Grpc;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 
+use super::containerd_config::{generate, has_entries};
 use super::oom_score::OomScore;
 use super::{Program, Timeouts, make_dir};
 
 /// The timeout of one probe.
 const PROBE_LIMIT: Duration = Duration::from_secs(5);
-
-/// Plugins that the gateway does not need: containerd's own CRI plugins of all versions, plugins that only
-/// CRI needs, the restart monitor (under its names of 1.x and 2.x), which starts containers by their labels
-/// without the gateway's knowledge, and snapshotters that log a warning at each start if the kernel does not
-/// support them. containerd ignores names that it does not know.
-const DISABLED_PLUGINS: [&str; 13] = [
-    "io.containerd.grpc.v1.cri",
-    "io.containerd.cri.v1.images",
-    "io.containerd.cri.v1.runtime",
-    "io.containerd.podsandbox.controller.v1.podsandbox",
-    "io.containerd.nri.v1.nri",
-    "io.containerd.internal.v1.opt",
-    "io.containerd.internal.v1.restart",
-    "io.containerd.monitor.container.v1.restart",
-    "io.containerd.snapshotter.v1.aufs",
-    "io.containerd.snapshotter.v1.btrfs",
-    "io.containerd.snapshotter.v1.devmapper",
-    "io.containerd.snapshotter.v1.zfs",
-    "io.containerd.tracing.processor.v1.otlp",
-];
 
 /// containerd's directory of unfinished downloads, below its root.
 const DOWNLOADS: &str = "io.containerd.content.v1.content/ingest";
@@ -57,13 +38,16 @@ pub fn program(config: &Config, exe: &Path) -> Program {
     let run = config.paths.run.join("containerd");
     let file = state.join("config.toml");
     let socket = config.containerd_socket();
-    let table = generate(config, &OomScore::of_this_process());
+    let root = state.join("root");
+    let table = generate(config, &OomScore::of_this_process(), |plugin| {
+        has_entries(&root.join(plugin))
+    });
     let dirs = dirs(config);
     let wanted = table.clone();
     let present = file.clone();
     let target = file.clone();
     let namespace = config.containerd.namespace.clone();
-    let downloads = state.join("root").join(DOWNLOADS);
+    let downloads = root.join(DOWNLOADS);
     let prepare = move || {
         configure(&target, &dirs, &table)?;
         clear_nameless(&downloads);
@@ -199,35 +183,6 @@ fn clear_nameless(downloads: &Path) -> usize {
     removed
 }
 
-/// containerd's configuration in format version 2: 1.6 reads no later version, and later releases still read
-/// it.
-fn generate(config: &Config, oom: &OomScore) -> Table {
-    let text = |path: &Path| Value::String(path.display().to_string());
-    let run = config.paths.run.join("containerd");
-    let disabled = DISABLED_PLUGINS.into_iter().map(Value::from).collect();
-    let mut table = Table::from_iter([
-        ("version".to_owned(), Value::Integer(2)),
-        (
-            "root".to_owned(),
-            text(&config.paths.state.join("containerd/root")),
-        ),
-        ("state".to_owned(), text(&run.join("state"))),
-        ("temp".to_owned(), Value::from("")),
-        ("disabled_plugins".to_owned(), Value::Array(disabled)),
-        (
-            "grpc".to_owned(),
-            Value::Table(Table::from_iter([(
-                "address".to_owned(),
-                text(&config.containerd_socket()),
-            )])),
-        ),
-    ]);
-    if let Some(score) = oom.allowed(config.managed.oom_score) {
-        table.insert("oom_score".into(), Value::Integer(score.into()));
-    }
-    table
-}
-
 /// Queries containerd's version, and one record of its database, because a containerd whose database hangs
 /// cannot serve.
 async fn probe(socket: PathBuf, namespace: String) -> Result<String, String> {
@@ -294,35 +249,10 @@ where
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use toml::Value;
 
-    #[test]
-    fn managed_containerd_uses_own_directories_without_cri() {
-        let mut config = Config::default();
-        config.paths.state = "/s".into();
-        config.paths.run = "/r".into();
-        let table = generate(
-            &config,
-            &OomScore {
-                current: 0,
-                may_lower: true,
-            },
-        );
-        assert_eq!(table["root"].as_str(), Some("/s/containerd/root"));
-        assert_eq!(table["state"].as_str(), Some("/r/containerd/state"));
-        assert_eq!(
-            table["grpc"]["address"].as_str(),
-            Some("/r/containerd/containerd.sock")
-        );
-        assert_eq!(table["oom_score"].as_integer(), Some(-999));
-        assert!(
-            table["disabled_plugins"]
-                .as_array()
-                .unwrap()
-                .contains(&"io.containerd.grpc.v1.cri".into())
-        );
-        assert_eq!(table.to_string().parse::<Table>().unwrap(), table);
-    }
+    use super::super::containerd_config::DISABLED_PLUGINS;
+    use super::*;
 
     /// The configuration for a state directory.
     fn table(state: &Path) -> Table {
@@ -334,6 +264,7 @@ mod tests {
                 current: 0,
                 may_lower: true,
             },
+            |_| false,
         )
     }
 

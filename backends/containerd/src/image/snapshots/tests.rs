@@ -25,7 +25,7 @@ async fn snapshotter_that_hangs_or_is_missing_is_told_by_name_and_containerd_is_
         assert!(away.is_away(name), "{name}");
     }
     assert!(ask("overlayfs").await.unwrap().is_ok());
-    let Condition::False { message, .. } = away.condition() else {
+    let Condition::False { message, .. } = away.condition(BTreeMap::new()) else {
         panic!("three are away")
     };
     for name in ["hangs: ", "refuses: ", "missing: "] {
@@ -33,13 +33,25 @@ async fn snapshotter_that_hangs_or_is_missing_is_told_by_name_and_containerd_is_
     }
     assert!(!message.contains("overlayfs"), "{message}");
 
+    // What containerd says of one that it cannot use takes the place of the error of a call.
+    let unusable = BTreeMap::from([("missing", "missing cannot be used".to_owned())]);
+    let Condition::False { reason, message } = away.condition(unusable) else {
+        panic!("one cannot be used")
+    };
+    assert_eq!(reason, SNAPSHOTTER_UNUSABLE);
+    assert!(message.starts_with("missing cannot be used; "), "{message}");
+    assert!(
+        message.contains("hangs: ") && !message.contains("missing: "),
+        "{message}"
+    );
+
     drop(held);
     model.refuse("Snapshots/List refuses", None);
     model.store().snapshotters.insert("missing".into());
     for name in ["hangs", "refuses", "missing"] {
         assert!(ask(name).await.unwrap().is_ok(), "{name}");
     }
-    assert_eq!(away.condition(), Condition::True);
+    assert_eq!(away.condition(BTreeMap::new()), Condition::True);
 }
 
 #[tokio::test(start_paused = true)]
@@ -55,7 +67,7 @@ async fn containerd_that_is_away_is_an_error() {
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert_eq!(away.condition(), Condition::True);
+    assert_eq!(away.condition(BTreeMap::new()), Condition::True);
 }
 
 #[tokio::test]
