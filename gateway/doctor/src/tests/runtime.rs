@@ -16,6 +16,46 @@ fn external(node: &mut TestNode) {
 }
 
 #[test]
+fn snapshotters_that_containerd_cannot_use() {
+    let fault = "SnapshotterUnusable: the snapshotter overlayfs cannot be used: no d_type";
+    for (name, is_needed, detail, expected) in [
+        ("runtime", true, fault, "SY409 error"),
+        ("snapshotters", false, fault, "SY409 warning"),
+        (
+            "snapshotters",
+            false,
+            "SnapshotterUnavailable: stargz: refused",
+            "SY802 warning",
+        ),
+        (
+            "runtime",
+            true,
+            "ContainerdUnavailable: SnapshotterUnusable",
+            "SY802 error",
+        ),
+    ] {
+        let change = |status: &mut StatusReport| {
+            let part = &mut status.parts[1];
+            part.name = name.into();
+            part.up = false;
+            part.needed = is_needed;
+            part.detail = detail.into();
+        };
+        let found = check(|node| change(node.status.as_mut().unwrap()), &[expected]);
+        assert_eq!(found[0].found, format!("{name}: {detail}"));
+    }
+    // Of the default one both parts say it.
+    let both = |status: &mut StatusReport| {
+        let part = &mut status.parts[1];
+        (part.up, part.detail) = (false, fault.into());
+        let mut all = part.clone();
+        all.name = "snapshotters".into();
+        status.parts.push(all);
+    };
+    check(|node| both(node.status.as_mut().unwrap()), &["SY409 error"]);
+}
+
+#[test]
 fn cri_plugin_of_containerd_in_the_same_namespace() {
     check(external, &[]);
     let enabled = "version = 3\ndisabled_plugins = [\"other\"]\n";
