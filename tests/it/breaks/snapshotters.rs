@@ -1,7 +1,9 @@
 //! A snapshotter that is missing or hangs: it is reported by name, and affects nobody who does not use it.
 
 use std::cell::RefCell;
+use std::fs;
 
+use nix::mount::{MsFlags, mount};
 use switchyard_proto::cri::v1::ImageFsInfoRequest;
 use switchyard_tests::daemon::Daemon;
 use switchyard_tests::host::eventually;
@@ -68,28 +70,79 @@ fn default_snapshotter_that_containerd_cannot_use_makes_the_node_not_ready_with_
         let config = format!("[containerd]\nsnapshotter = {name:?}\n");
         let mut daemon = Daemon::prepare(&root, &config);
         daemon.spawn();
-        let mut seen = (0, String::new());
         let part = format!("SnapshotterUnusable: the snapshotter {name} cannot be used: ");
-        let is_told = eventually(LIMIT, || {
-            let answer = http::get_unix(&root.run().join("admin.sock"), "/readyz?verbose");
-            seen = answer.map_or_else(
-                |error| (0, error.to_string()),
-                |answer| (answer.status, answer.text()),
-            );
-            let mut lines = seen.1.lines();
-            seen.0 == 503 && lines.any(|line| line.contains("runtime") && line.contains(&part))
-        });
-        assert!(is_told, "{name}: {seen:?}\n{}", daemon.tail());
+        let seen = not_ready_with(&root, &part);
+        let seen = seen.unwrap_or_else(|seen| panic!("{name}: {seen}\n{}", daemon.tail()));
         // A containerd may be built without the plugin.
-        let has_reason = seen.1.contains(reason) || seen.1.contains("no such plugin");
+        let has_reason = seen.contains(reason) || seen.contains("no such plugin");
         assert!(
-            has_reason && seen.1.contains("\"native\" works"),
-            "{name}: {}",
-            seen.1
+            has_reason && seen.contains("\"native\" works"),
+            "{name}: {seen}"
         );
         // That one works, with the containerd that runs.
         root.write_config("[containerd]\nsnapshotter = \"native\"\n");
         daemon.restart();
+    }
+}
+
+/// As in a container whose data are not on a volume. containerd itself takes overlayfs for usable there.
+#[test]
+fn overlay_that_the_kernel_refuses_on_the_disk_makes_the_node_not_ready() {
+    let root = PrivateRoot::new();
+    let at = |name: &str| root.path().join("other-overlay").join(name);
+    for name in ["lower", "upper", "work"] {
+        fs::create_dir_all(at(name)).expect("the scratch directory can be written");
+    }
+    let options = ["lower", "upper", "work"]
+        .map(|name| format!("{name}dir={}", at(name).display()))
+        .join(",");
+    mount(
+        Some("overlay"),
+        &root.state(),
+        Some("overlay"),
+        MsFlags::empty(),
+        Some(options.as_str()),
+    )
+    .expect("root can mount an overlay");
+    let mut daemon = Daemon::prepare(&root, "");
+    daemon.spawn();
+    let told = "the snapshotter overlayfs cannot be used: the kernel mounts no overlay on a disk of the type overlay";
+    let seen = not_ready_with(&root, told);
+    assert!(seen.is_ok(), "{seen:?}\n{}", daemon.tail());
+    root.write_config("[containerd]\nsnapshotter = \"native\"\n");
+    daemon.restart();
+    let places = fs::read_dir(
+        root.state()
+            .join("containerd/root/io.containerd.snapshotter.v1.overlayfs"),
+    );
+    let trials = places
+        .expect("containerd has made it")
+        .flatten()
+        .filter(|entry| {
+            entry
+                .file_name()
+                .to_string_lossy()
+                .starts_with("switchyard-trial")
+        });
+    assert_eq!(trials.count(), 0);
+}
+
+/// Waits until the part that the whole node needs is down with this text; the answer of the daemon then, or the last one.
+fn not_ready_with(root: &PrivateRoot, text: &str) -> Result<String, String> {
+    let mut seen = (0, String::new());
+    let is_told = eventually(LIMIT, || {
+        let answer = http::get_unix(&root.run().join("admin.sock"), "/readyz?verbose");
+        seen = answer.map_or_else(
+            |error| (0, error.to_string()),
+            |answer| (answer.status, answer.text()),
+        );
+        let mut lines = seen.1.lines();
+        seen.0 == 503 && lines.any(|line| line.contains("runtime") && line.contains(text))
+    });
+    if is_told {
+        Ok(seen.1)
+    } else {
+        Err(format!("{seen:?}"))
     }
 }
 

@@ -2,6 +2,7 @@
 //! inferred from its version.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use containerd_client::services::v1 as api;
@@ -10,6 +11,10 @@ use switchyard_core::Result;
 use switchyard_linux::beginning;
 
 use crate::client::{Client, QUICK, call};
+
+mod overlay_trial;
+
+use overlay_trial::overlay_fault;
 
 /// The features of containerd; none until it has been queried. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -25,6 +30,8 @@ struct FeatureSet {
     sandboxes: bool,
     /// All its snapshotters, with containerd's reason for those that cannot be used here; `None` until they are known.
     snapshotters: Option<BTreeMap<String, Option<String>>>,
+    /// Why the kernel mounts no overlay on the disk of `overlayfs`, which containerd does not try.
+    overlay_fault: Option<String>,
 }
 
 /// The type of snapshotters among containerd's plugins.
@@ -32,6 +39,9 @@ const SNAPSHOTTER: &str = "io.containerd.snapshotter.v1";
 
 /// The reason of the condition of a snapshotter that containerd cannot use on this node.
 pub const SNAPSHOTTER_UNUSABLE: &str = "SnapshotterUnusable";
+
+/// The snapshotter whose mounts are tried.
+const OVERLAYFS: &str = "overlayfs";
 
 /// The snapshotter that needs nothing of the kernel and of the file system.
 const NATIVE: &str = "native";
@@ -88,11 +98,32 @@ impl ContainerdFeatures {
         )
         .await?
         .plugins;
-        let known = FeatureSet::of(&plugins, client.namespace());
+        let mut known = FeatureSet::of(&plugins, client.namespace());
+        if let Some(root) = overlay_root(&plugins) {
+            known.overlay_fault = match overlay_fault(&root, client.instance()).await {
+                Ok(fault) => fault,
+                Err(error) => {
+                    tracing::debug!(
+                        error = error.report(),
+                        "it cannot be tried whether the kernel mounts an overlay on containerd's disk"
+                    );
+                    self.features.lock().overlay_fault.clone()
+                }
+            };
+        }
         tracing::debug!(?known, "the features of containerd are known");
         *self.features.lock() = known;
         Ok(())
     }
+}
+
+/// The directory of `overlayfs`, if containerd can use it.
+fn overlay_root(plugins: &[api::Plugin]) -> Option<PathBuf> {
+    let is_it = |plugin: &&api::Plugin| {
+        plugin.r#type == SNAPSHOTTER && plugin.id == OVERLAYFS && plugin.init_err.is_none()
+    };
+    let root = plugins.iter().find(is_it)?.exports.get("root")?;
+    Some(PathBuf::from(root))
 }
 
 impl FeatureSet {
@@ -130,12 +161,14 @@ impl FeatureSet {
                     .map(|plugin| (plugin.id.clone(), reason(plugin)))
                     .collect(),
             ),
+            overlay_fault: None,
         }
     }
 
     fn snapshotter_fault(&self, snapshotter: &str) -> Option<String> {
         let known = self.snapshotters.as_ref()?;
         let why = match known.get(snapshotter) {
+            Some(None) if snapshotter == OVERLAYFS => self.overlay_fault.clone()?,
             Some(fault) => fault.clone()?,
             None => {
                 let usable = known.iter().filter(|(_, fault)| fault.is_none());
@@ -235,6 +268,20 @@ mod tests {
             assert!(text.contains("\"native\" works"), "{text}");
             assert!(text.len() < REASON_MAX + 300, "{text}");
         }
+        // What containerd does not try is told of that one alone.
+        let tried = FeatureSet {
+            snapshotters: Some(BTreeMap::from(
+                ["overlayfs", "native"].map(|name| (name.to_owned(), None)),
+            )),
+            overlay_fault: Some("no overlay on nfs4".to_owned()),
+            ..FeatureSet::default()
+        };
+        let text = tried.snapshotter_fault("overlayfs").unwrap();
+        assert!(
+            text.contains("cannot be used: no overlay on nfs4; "),
+            "{text}"
+        );
+        assert_eq!(tried.snapshotter_fault("native"), None);
         // It is not its own alternative.
         let lacking = FeatureSet::of(&[], CRI_NAMESPACE);
         let text = lacking.snapshotter_fault("native").unwrap();

@@ -52,9 +52,9 @@ pub(in super::super) const NO_PLUGIN_DIRECTORY: FindingCode = FindingCode::warni
 );
 pub(in super::super) const NO_SNAPSHOTTER: FindingCode = FindingCode::error(
     "SY409",
-    "containerd cannot use a configured snapshotter",
+    "a configured snapshotter cannot be used",
     "No image is unpacked for it, and no container is created with it. If it is the default one, the node is not ready. Others that are configured work.",
-    "Do what the reason of containerd asks for, such as another disk for <state>, a dataset of ZFS or a module, and run `switchyard restart containerd`. Or set the snapshotter \"native\", which works on every file system, and copies each layer: docs/snapshotters.md.",
+    "Do what the reason of containerd or the kernel asks for, such as another disk for <state>, a dataset of ZFS or a module, and run `switchyard restart containerd`. Or set the snapshotter \"native\", which works on every file system, and copies each layer: docs/snapshotters.md.",
 );
 pub(in super::super) const NO_PLUGIN_BLOCK: FindingCode = FindingCode::warning(
     "SY501",
