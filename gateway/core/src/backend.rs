@@ -106,8 +106,9 @@ pub struct BackendStatus {
     /// True if there is space for records, and disks can be written. Without space, tasks and sandboxes can
     /// still be stopped and removed; if a disk is read-only or fails, the runtime is not ready either.
     pub disk: Condition,
-    /// True if all snapshotters answer, into which layers of images are unpacked. Without one of them, the
-    /// handlers that use it have no images; all others work.
+    /// True if all snapshotters can be used and answer, into which layers of images are unpacked. Without one
+    /// of them, the handlers that use it have no images; all others work. Without that of the default handler
+    /// the runtime is not ready either.
     pub snapshotters: Condition,
     /// Name and version of the runtime, for people.
     pub version: String,
