@@ -91,7 +91,7 @@ impl Modules {
 }
 
 fn overlay(facts: &Facts, modules: &Modules) -> Option<Finding> {
-    if facts.config.containerd.snapshotter != "overlayfs" {
+    if !facts.config.containerd.snapshotters().contains("overlayfs") {
         return None;
     }
     let text = facts.view.text("/proc/filesystems")?;

@@ -7,6 +7,7 @@ use switchyard_config::{AuditTarget, ContainerdMode};
 use switchyard_linux::mounts::MountTable;
 
 use super::codes::node::{DISK_INODES, DISK_SPACE, MOUNT_OPTIONS, NOT_TMPFS};
+use super::codes::orchestrators::NO_SNAPSHOTTER;
 use super::containerd;
 use super::facts::Facts;
 use super::finding::{Finding, Severity};
@@ -22,6 +23,11 @@ const INODES_PERCENT: u64 = 5;
 /// Below this much free space hardly anything works.
 const SPACE_MIN: u64 = 64 << 20;
 
+/// Types of file systems above which the kernel mounts no overlay.
+const NO_UPPER: [&str; 8] = [
+    "cifs", "ecryptfs", "exfat", "nfs", "nfs4", "overlay", "smb3", "vfat",
+];
+
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     let mounts = facts.view.mounts();
     let mut found = Vec::new();
@@ -34,6 +40,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     }
     found.extend(current_boot(facts, &mounts));
     found.extend(options(facts, &mounts));
+    found.extend(overlay_disk(facts, &mounts));
     found
 }
 
@@ -154,5 +161,24 @@ fn options(facts: &Facts, mounts: &MountTable) -> Option<Finding> {
             Severity::Warning
         };
         Finding::new(&MOUNT_OPTIONS, found).severity(severity)
+    })
+}
+
+/// The disk of a managed containerd, if overlayfs is configured and cannot work on it. A daemon that runs has tried it.
+fn overlay_disk(facts: &Facts, mounts: &MountTable) -> Option<Finding> {
+    let containerd = &facts.config.containerd;
+    let is_managed = containerd.mode == ContainerdMode::Managed;
+    if facts.status.is_ok() || !is_managed || !containerd.snapshotters().contains("overlayfs") {
+        return None;
+    }
+    let root = existing(facts, &facts.config.paths.state.join("containerd/root"))?;
+    let mount = mounts.containing(&root)?;
+    NO_UPPER.contains(&&*mount.fs_type).then(|| {
+        let found = format!(
+            "{} is on a disk of the type {}, above which the kernel mounts no overlay, and the snapshotter overlayfs is configured",
+            root.display(),
+            mount.fs_type
+        );
+        Finding::new(&NO_SNAPSHOTTER, found)
     })
 }

@@ -304,6 +304,37 @@ fn mounts_of_state_and_run_directories() {
 }
 
 #[test]
+fn disks_on_which_overlayfs_does_not_work() {
+    let down = ["SY801 error", "SY803 note", "SY803 note", "SY803 note"];
+    let told = [&["SY409 error"][..], &down].concat();
+    let native = "[containerd]\nsnapshotter = \"native\"";
+    let by_handler = "[containerd]\nsnapshotter = \"native\"\n[containerd.runtimes.runc]\nsnapshotter = \"overlayfs\"";
+    let cases: [(&str, &str, &[&str]); 6] = [
+        ("nfs4", "", &told),
+        ("overlay", "", &told),
+        ("vfat", by_handler, &told),
+        ("nfs4", native, &down),
+        ("xfs", "", &down),
+        ("zfs", "", &down),
+    ];
+    for (fs_type, config, expected) in cases {
+        let change = |node: &mut TestNode| {
+            node.kill_daemon();
+            node.config(config);
+            let mounts = format!(
+                "22 1 254:0 / / rw - ext4 /dev/vda rw\n23 22 0:21 / /run rw - tmpfs tmpfs rw\n\
+                 24 22 0:44 / /var/lib/switchyard rw - {fs_type} disk rw\n"
+            );
+            node.file("/proc/self/mountinfo", &mounts);
+        };
+        check(change, expected);
+    }
+    // A daemon that runs has tried it.
+    let mounts = "22 1 0:44 / / rw - nfs4 disk rw\n23 22 0:21 / /run rw - tmpfs tmpfs rw\n";
+    check(|node| node.file("/proc/self/mountinfo", mounts), &[]);
+}
+
+#[test]
 fn security_modules() {
     let enforcing = |node: &mut TestNode| node.file("/sys/fs/selinux/enforce", "1");
     check(enforcing, &["SY115 note"]);
