@@ -101,7 +101,12 @@ impl ContainerdFeatures {
         let mut known = FeatureSet::of(&plugins, client.namespace());
         if let Some(root) = overlay_root(&plugins) {
             known.overlay_fault = match overlay_fault(&root, client.instance()).await {
-                Ok(fault) => fault,
+                Ok(fault) => {
+                    if let Some(error) = &fault {
+                        tracing::warn!(error, "the snapshotter overlayfs cannot be used");
+                    }
+                    fault
+                }
                 Err(error) => {
                     tracing::debug!(
                         error = error.report(),

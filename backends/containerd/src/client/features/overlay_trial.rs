@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use containerd_client::types::Mount;
+use nix::errno::Errno;
 use parking_lot::Mutex;
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_linux::mounts::MountTable;
@@ -74,12 +75,18 @@ fn mount_fault(dir: &Path) -> Result<Option<String>> {
     for attempt in ATTEMPTS {
         match mount_all(&[overlay(dir, attempt)], &dir.join("merged")) {
             Ok(()) => return Ok(None),
-            // The mount namespace is full, which says nothing of the disk.
-            Err(error) if error.kind() == ErrorKind::ResourceExhausted => return Err(error),
+            Err(error) if is_of_this_process(&error) => return Err(error),
             Err(error) => first = first.or(Some(error)),
         }
     }
     Ok(first.map(|error| told(dir, &error)))
+}
+
+/// Returns whether an error says nothing of the disk: there are too many mounts, or a security module forbids this one to the
+/// daemon, which containerd may be allowed to make.
+fn is_of_this_process(error: &Error) -> bool {
+    let cause = error.source().and_then(|cause| cause.downcast_ref());
+    error.kind() == ErrorKind::ResourceExhausted || cause == Some(&Errno::EACCES)
 }
 
 fn overlay(dir: &Path, attempt: Option<&str>) -> Mount {
@@ -118,6 +125,7 @@ fn told(dir: &Path, error: &Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::error::exhausted_or;
 
     #[test]
     fn overlay_is_tried_on_the_disk_of_the_directory_and_nothing_is_left() {
@@ -146,6 +154,17 @@ mod tests {
         assert!(try_at(&root.path().join("none/trial")).is_err());
         fs::write(root.path().join("file"), "").unwrap();
         assert!(try_at(&root.path().join("file/trial")).is_err());
+        for (errno, is_ours) in [
+            (Errno::EACCES, true),
+            (Errno::ENOSPC, true),
+            (Errno::EINVAL, false),
+            (Errno::EPERM, false),
+            (Errno::ENODEV, false),
+        ] {
+            let kind = exhausted_or(ErrorKind::Internal, &errno);
+            let error = Error::new(kind, "mount overlay").with_source(errno);
+            assert_eq!(is_of_this_process(&error), is_ours, "{errno}");
+        }
         let trying = TRYING.lock();
         assert!(try_at(&dir).is_err());
         drop(trying);
