@@ -16,7 +16,7 @@ use super::codes::daemon::{
     OTHER_VERSION, PART_DOWN, SHARED_BY_INSTANCES, SILENT_SHIM, STALE_SOCKET, TREE_SET_ASIDE,
     UNENDED_TASK, UNREADABLE, UNRECORDED_EXIT,
 };
-use super::codes::orchestrators::NO_SNAPSHOTTER;
+use super::codes::runtime::NO_SNAPSHOTTER;
 use super::facts::Facts;
 use super::finding::{Finding, Severity};
 use super::view::FileKind;

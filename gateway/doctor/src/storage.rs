@@ -7,7 +7,7 @@ use switchyard_config::{AuditTarget, ContainerdMode};
 use switchyard_linux::mounts::MountTable;
 
 use super::codes::node::{DISK_INODES, DISK_SPACE, MOUNT_OPTIONS, NOT_TMPFS};
-use super::codes::orchestrators::NO_SNAPSHOTTER;
+use super::codes::runtime::NO_SNAPSHOTTER;
 use super::containerd;
 use super::facts::Facts;
 use super::finding::{Finding, Severity};

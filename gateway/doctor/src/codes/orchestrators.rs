@@ -50,12 +50,6 @@ pub(in super::super) const NO_PLUGIN_DIRECTORY: FindingCode = FindingCode::warni
     "Groups of devices with a `resource` are not offered to a kubelet.",
     "Start the kubelet, which creates it, or correct devices.kubelet.directory.",
 );
-pub(in super::super) const NO_SNAPSHOTTER: FindingCode = FindingCode::error(
-    "SY409",
-    "a configured snapshotter cannot be used",
-    "No image is unpacked for it, and no container is created with it. If it is the default one, the node is not ready. Others that are configured work.",
-    "Do what the reason of containerd or the kernel asks for, such as another disk for <state>, a dataset of ZFS or a module, and run `switchyard restart containerd`. Or set the snapshotter \"native\", which works on every file system, and copies each layer: docs/snapshotters.md.",
-);
 pub(in super::super) const NO_PLUGIN_BLOCK: FindingCode = FindingCode::warning(
     "SY501",
     "the Nomad agent has no plugin block for Switchyard",
@@ -168,7 +162,6 @@ pub(super) const ALL: &[&FindingCode] = &[
     &CRICTL,
     &SWAP,
     &NO_PLUGIN_DIRECTORY,
-    &NO_SNAPSHOTTER,
     &NO_PLUGIN_BLOCK,
     &NO_LAUNCHER,
     &BROKEN_LAUNCHER,

@@ -50,6 +50,12 @@ pub(in super::super) const CONTAINERD_CONFIG: FindingCode = FindingCode::warning
     "It is not known whether its CRI plugin uses the same namespace.",
     "Correct the file: `containerd config dump` says what is wrong.",
 );
+pub(in super::super) const NO_SNAPSHOTTER: FindingCode = FindingCode::error(
+    "SY209",
+    "a configured snapshotter cannot be used",
+    "No image is unpacked for it, and no container is created with it. If it is the default one, the node is not ready. Others that are configured work.",
+    "Do what the reason of containerd or the kernel asks for, such as another disk for <state>, a dataset of ZFS or a module, and run `switchyard restart containerd`. Or set the snapshotter \"native\", which works on every file system, and copies each layer: docs/snapshotters.md.",
+);
 pub(in super::super) const NO_CNI_CONFIG: FindingCode = FindingCode::warning(
     "SY301",
     "there is no usable CNI configuration",
@@ -121,6 +127,7 @@ pub(super) const ALL: &[&FindingCode] = &[
     &VULNERABLE,
     &OLD_CONTAINERD,
     &CONTAINERD_CONFIG,
+    &NO_SNAPSHOTTER,
     &NO_CNI_CONFIG,
     &CNI_CONFIG_SKIPPED,
     &NO_CNI_PLUGIN,

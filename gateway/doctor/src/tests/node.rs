@@ -306,7 +306,7 @@ fn mounts_of_state_and_run_directories() {
 #[test]
 fn disks_on_which_overlayfs_does_not_work() {
     let down = ["SY801 error", "SY803 note", "SY803 note", "SY803 note"];
-    let told = [&["SY409 error"][..], &down].concat();
+    let told = [&["SY209 error"][..], &down].concat();
     let native = "[containerd]\nsnapshotter = \"native\"";
     let by_handler = "[containerd]\nsnapshotter = \"native\"\n[containerd.runtimes.runc]\nsnapshotter = \"overlayfs\"";
     let cases: [(&str, &str, &[&str]); 6] = [

@@ -19,8 +19,8 @@ fn external(node: &mut TestNode) {
 fn snapshotters_that_containerd_cannot_use() {
     let fault = "SnapshotterUnusable: the snapshotter overlayfs cannot be used: no d_type";
     for (name, is_needed, detail, expected) in [
-        ("runtime", true, fault, "SY409 error"),
-        ("snapshotters", false, fault, "SY409 warning"),
+        ("runtime", true, fault, "SY209 error"),
+        ("snapshotters", false, fault, "SY209 warning"),
         (
             "snapshotters",
             false,
@@ -52,7 +52,7 @@ fn snapshotters_that_containerd_cannot_use() {
         all.name = "snapshotters".into();
         status.parts.push(all);
     };
-    check(|node| both(node.status.as_mut().unwrap()), &["SY409 error"]);
+    check(|node| both(node.status.as_mut().unwrap()), &["SY209 error"]);
 }
 
 #[test]
