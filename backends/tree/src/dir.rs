@@ -75,18 +75,31 @@ pub fn open_below(dir: impl AsFd, path: &Path) -> io::Result<Option<OwnedFd>> {
 /// # Errors
 /// `EXDEV` if something is mounted there.
 pub(crate) fn enter(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
+    open_entry(dir, name, FLAGS)
+}
+
+/// Opens the entry `name` of `dir`, of whatever kind, as a handle that can neither be read nor written: a symlink itself,
+/// and a device or FIFO without any effect.
+///
+/// # Errors
+/// `EXDEV` if something is mounted there.
+pub(crate) fn handle(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
+    open_entry(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC)
+}
+
+fn open_entry(dir: impl AsFd, name: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
     // Neither a mount point nor a link of /proc leads out of the tree.
     match openat2(
         &dir,
         name,
-        FLAGS,
+        flags,
         Mode::empty(),
         ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS,
     ) {
         // A kernel before 5.6, or a seccomp filter that does not know `openat2`.
         Err(Errno::NOSYS | Errno::PERM) => {
             let device = fstat(&dir)?.st_dev;
-            let found = openat(dir, name, FLAGS, Mode::empty())?;
+            let found = openat(dir, name, flags, Mode::empty())?;
             if fstat(&found)?.st_dev == device {
                 Ok(found)
             } else {

@@ -1,4 +1,4 @@
-//! Removes and copies directory trees that were written by containers, or that come from images.
+//! Removes, copies and labels directory trees that were written by containers, or that come from images.
 //!
 //! Containers choose the depth, names and size of such a tree, and may change it during the walk. So every
 //! walk here
@@ -19,6 +19,7 @@ mod copy;
 mod data;
 mod dir;
 mod error;
+mod relabel;
 mod remove;
 mod unsynced;
 mod xattrs;
@@ -28,4 +29,5 @@ pub use cancel::Cancel;
 pub use copy::{CopyReport, copy, copy_durably};
 pub use dir::{open, open_below};
 pub use error::{Error, Place};
+pub use relabel::{Label, RelabelReport, relabel};
 pub use remove::{empty, remove};

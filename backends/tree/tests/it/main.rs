@@ -1,8 +1,9 @@
-//! Trees are removed and copied with the same result as with the standard library, also those that it cannot
+//! Trees are removed, copied and labelled with the same result as with the standard library, also those that it cannot
 //! handle.
 
 mod copies;
 mod hostile;
+mod relabels;
 mod removals;
 
 use std::collections::BTreeMap;
