@@ -15,4 +15,5 @@ pub(crate) mod layout;
 pub(crate) mod mount;
 pub(crate) mod random;
 pub(crate) mod reserved;
+pub(crate) mod selinux;
 pub(crate) mod trees;

@@ -46,6 +46,7 @@ mod files;
 mod host_files;
 pub(crate) mod infra;
 pub(crate) mod infra_rootfs;
+mod labels;
 mod lifecycle;
 mod pod_cgroup_claims;
 mod start;
@@ -248,6 +249,7 @@ impl Sandboxes {
         )
         .await?;
         self.context.faults.reach(CrashPoint::SandboxHosts)?;
+        entry.label_files(&self.context.host).await?;
         if entry.record.infra {
             let pid = step("start_infra_container", self.start_infra(id, spec, entry)).await?;
             entry.lifecycle = entry.lifecycle.after(SandboxChange::InfraStarted(pid));

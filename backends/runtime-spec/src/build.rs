@@ -89,9 +89,6 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
     let limits = resources::granted(&task.resources, input.host, &mut warnings)?;
     let process = process(input, limits.oom_score_adj, process_label, &mut warnings)?;
     let made = mounts::of_task(input)?;
-    if mount_label.is_some() {
-        check_labels(&made.relabel)?;
-    }
     let devices = devices::of_task(task, input.found)?;
     let mut resources = resources::linux_resources(&limits, input.host, &mut warnings)?;
     resources.devices = devices.rules;
@@ -152,17 +149,6 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
         warnings,
         staged,
     })
-}
-
-/// Refuses sources of mounts that are to be relabelled.
-fn check_labels(relabel: &[PathBuf]) -> Result<()> {
-    let Some(path) = relabel.first() else {
-        return Ok(());
-    };
-    let why = format!("{} must have its label on the host already", path.display());
-    Err(Error::unimplemented(format!(
-        "mounts.selinux_relabel: is not supported: {why}"
-    )))
 }
 
 /// Adds what the CDI specs of the task's devices ask for.

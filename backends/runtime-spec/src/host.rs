@@ -193,7 +193,7 @@ impl Host {
                 .is_none()
                 .then(|| default_apparmor.to_owned()),
             apparmor_fault: apparmor_fault.filter(|_| host_features::has_apparmor()),
-            selinux: selinux.then(SelinuxDefaults::default),
+            selinux: selinux.then(selinux_defaults),
             seccomp: Path::new("/proc/sys/kernel/seccomp/actions_avail").exists()
                 || status.lines().any(|line| line.starts_with("Seccomp:")),
             hugepage_sizes: hugepage_sizes(cgroup_root, cgroup),
@@ -204,6 +204,23 @@ impl Host {
                 && cgroup_root.join("net_prio/net_prio.ifpriomap").exists(),
         })
     }
+}
+
+/// The labels that the policy of this node names for containers.
+fn selinux_defaults() -> SelinuxDefaults {
+    // The file that libselinux reads; a policy need not have the file of labels.
+    let config = fs::read_to_string("/etc/selinux/config").unwrap_or_default();
+    let policy = config
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("SELINUXTYPE="))
+        .map_or("targeted", str::trim);
+    let labels = Path::new("/etc/selinux")
+        .join(policy)
+        .join("contexts/lxc_contexts");
+    let labels = fs::read_to_string(labels).unwrap_or_default();
+    let has_levels =
+        fs::read_to_string("/sys/fs/selinux/mls").map_or(true, |text| text.trim() != "0");
+    SelinuxDefaults::of_policy(&labels, has_levels)
 }
 
 /// Major and minor number of a kernel release, for example `6.1.0-18-amd64`.

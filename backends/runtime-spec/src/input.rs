@@ -175,6 +175,8 @@ pub struct SelinuxDefaults {
     pub process: String,
     /// Label of its files, four parts joined by `:`.
     pub file: String,
+    /// Label of files that tasks of all sandboxes may read and execute.
+    pub readonly_file: String,
 }
 
 impl Default for SelinuxDefaults {
@@ -182,8 +184,64 @@ impl Default for SelinuxDefaults {
         Self {
             process: "system_u:system_r:container_t:s0".to_owned(),
             file: "system_u:object_r:container_file_t:s0".to_owned(),
+            readonly_file: "system_u:object_r:container_ro_file_t:s0".to_owned(),
         }
     }
+}
+
+impl SelinuxDefaults {
+    /// The labels that a policy names for containers, in the text of its file `contexts/lxc_contexts`; those of
+    /// container-selinux for what it does not name. Without `has_levels` they have no level.
+    #[must_use]
+    pub fn of_policy(lxc_contexts: &str, has_levels: bool) -> Self {
+        let Self {
+            process,
+            file,
+            readonly_file,
+        } = Self::default();
+        let named = |key: &str, default: String| {
+            let lines = lxc_contexts.lines().filter_map(|line| line.split_once('='));
+            let value = lines
+                .filter(|(name, _)| name.trim() == key)
+                .map(|(_, value)| value.trim().trim_matches('"'))
+                .find(|value| is_label(value));
+            let label = value.map_or(default, str::to_owned);
+            if has_levels {
+                label
+            } else {
+                let parts: Vec<&str> = label.splitn(4, ':').take(3).collect();
+                parts.join(":")
+            }
+        };
+        Self {
+            process: named("process", process),
+            file: named("file", file),
+            readonly_file: named("ro_file", readonly_file),
+        }
+    }
+
+    /// The sensitivity at which containers run, for example `s0`; `None` if the policy has no levels.
+    #[must_use]
+    pub fn sensitivity(&self) -> Option<&str> {
+        let level = self.process.splitn(4, ':').nth(3)?;
+        let low = level.split_once('-').map_or(level, |(low, _)| low);
+        Some(
+            low.split_once(':')
+                .map_or(low, |(sensitivity, _)| sensitivity),
+        )
+    }
+}
+
+/// Returns whether a text is a label with or without a level.
+fn is_label(text: &str) -> bool {
+    let mut parts = text.splitn(4, ':').map(str::to_owned);
+    let label = SelinuxLabel {
+        user: parts.next().unwrap_or_default(),
+        role: parts.next().unwrap_or_default(),
+        type_: parts.next().unwrap_or_default(),
+        level: parts.next().unwrap_or_default(),
+    };
+    !label.type_.is_empty() && label.check("label").is_ok()
 }
 
 /// The features of a node, and the privileges that the process that starts runtimes can pass on.
@@ -231,5 +289,12 @@ impl Host {
     pub fn has_sys_resource(&self) -> bool {
         let mut names = self.capabilities.iter();
         !self.in_user_namespace && names.any(|name| name == "CAP_SYS_RESOURCE")
+    }
+
+    /// The SELinux label of files that tasks of all sandboxes may read and execute; `None` where SELinux is off.
+    #[must_use]
+    pub fn readonly_label(&self) -> Option<&str> {
+        let labels = self.selinux.as_ref()?;
+        Some(&labels.readonly_file)
     }
 }

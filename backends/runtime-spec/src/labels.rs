@@ -51,10 +51,13 @@ pub struct Labels {
     pub process: String,
     /// Label of its files and mounts.
     pub mount: String,
+    /// Label of files that tasks of all sandboxes may use: it has no categories.
+    pub shared: String,
 }
 
 /// The labels of a task: the requested ones, else the sandbox's, with the policy's defaults for empty parts;
-/// `None` where SELinux is off. If only a level is given, the default types are used.
+/// `None` where SELinux is off. If only a level is given, the default types are used; without one, the level is the
+/// sandbox's, so that the tasks of a sandbox can use each other's files.
 ///
 /// # Errors
 /// `InvalidArgument`, naming `security.selinux`, for a part that is not valid in a label.
@@ -66,12 +69,15 @@ pub fn selinux(
     let Some(defaults) = &host.selinux else {
         return Ok(None);
     };
-    let wish = security
+    let mut wish = security
         .selinux
         .as_ref()
         .or(sandbox)
         .cloned()
         .unwrap_or_default();
+    if let (true, Some(sandbox)) = (wish.level.is_empty(), sandbox) {
+        wish.level.clone_from(&sandbox.level);
+    }
     // Frontends check this too, but sandboxes of earlier versions were recorded without that check.
     wish.check("security.selinux")?;
     let SelinuxLabel {
@@ -80,7 +86,11 @@ pub fn selinux(
         type_,
         level,
     } = &wish;
-    let SelinuxDefaults { process, file } = defaults;
+    let SelinuxDefaults {
+        process,
+        file,
+        readonly_file: _,
+    } = defaults;
     let own_type = if type_.is_empty() && security.privileged {
         PRIVILEGED_TYPE
     } else {
@@ -90,16 +100,19 @@ pub fn selinux(
         process: filled(process, [user, role, own_type, level]),
         // Files get only the user and the level: role and type are those of processes.
         mount: filled(file, [user, "", "", level]),
+        shared: filled(file, [user, "", "", ""]),
     }))
 }
 
-/// `default` with its four parts replaced by those that are not empty. The level itself may contain `:`.
+/// `default` with its four parts replaced by those that are not empty. The level itself may contain `:`; a policy
+/// without levels has none.
 fn filled(default: &str, parts: [&str; 4]) -> String {
     let mut defaults = default.splitn(4, ':');
     let label = parts.map(|part| {
         let default = defaults.next().unwrap_or_default();
         if part.is_empty() { default } else { part }
     });
+    let label: Vec<&str> = label.into_iter().filter(|part| !part.is_empty()).collect();
     label.join(":")
 }
 
@@ -138,6 +151,49 @@ mod tests {
         .unwrap()
         .unwrap();
         assert_eq!(labels.process, "system_u:system_r:container_t:s1");
+        assert_eq!(labels.shared, "system_u:object_r:container_file_t:s0");
+    }
+
+    #[test]
+    fn task_without_a_level_has_its_sandboxs() {
+        let host = Host {
+            selinux: Some(SelinuxDefaults::default()),
+            ..bare_host()
+        };
+        let label = |type_: &str, level: &str| SelinuxLabel {
+            type_: type_.to_owned(),
+            level: level.to_owned(),
+            ..Default::default()
+        };
+        let of_sandbox = label("", "s0:c3,c4");
+        for (task, privileged, process) in [
+            (None, false, "system_u:system_r:container_t:s0:c3,c4"),
+            (None, true, "system_u:system_r:spc_t:s0:c3,c4"),
+            (
+                Some(label("web_t", "")),
+                false,
+                "system_u:system_r:web_t:s0:c3,c4",
+            ),
+            (
+                Some(label("web_t", "")),
+                true,
+                "system_u:system_r:web_t:s0:c3,c4",
+            ),
+            (
+                Some(label("web_t", "s0:c9")),
+                false,
+                "system_u:system_r:web_t:s0:c9",
+            ),
+        ] {
+            let of_task = Security {
+                privileged,
+                ..security(task.clone())
+            };
+            let labels = selinux(&of_task, Some(&of_sandbox), &host)
+                .unwrap()
+                .unwrap();
+            assert_eq!(labels.process, process, "{task:?} {privileged}");
+        }
     }
 
     #[test]

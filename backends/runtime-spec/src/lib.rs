@@ -14,6 +14,7 @@
 //! - [`build::build`] makes the spec of a task, [`infra::build`] that of a sandbox's own process.
 //! - [`process::exec_process`] makes a further process from the stored spec of a task.
 //! - [`resources::linux_resources`] makes the limits; an update of a running task uses it too.
+//! - [`relabel::of_task`] says which files of the host get an SELinux label for a task.
 //! - [`cdi::list`] lists the devices that vendors' files describe.
 //! - [`user::resolve`] looks the user up in the account files of the image, which are read without leaving
 //!   its root file system.
@@ -43,6 +44,7 @@ pub mod network;
 pub mod oci;
 pub mod process;
 pub mod questions;
+pub mod relabel;
 pub mod resolved;
 pub mod resources;
 pub mod rootfs;

@@ -23,8 +23,6 @@ pub struct Mounts {
     pub mounts: Vec<Mount>,
     /// Propagation of the root mount, if one of the mounts needs it.
     pub rootfs_propagation: Option<&'static str>,
-    /// Sources on the host that must be given the task's mount label.
-    pub relabel: Vec<PathBuf>,
 }
 
 /// How a process sees `/sys`.
@@ -339,7 +337,7 @@ fn of_request(mount: &ResolvedMount, input: &Input<'_>, made: &mut Mounts) -> Re
         recursive_readonly,
         propagation,
         id_mapped,
-        selinux_relabel,
+        selinux_relabel: _,
         options: extra,
     } = requested;
     let destination = clean_destination(destination)?;
@@ -366,9 +364,6 @@ fn of_request(mount: &ResolvedMount, input: &Input<'_>, made: &mut Mounts) -> Re
             let host_path = found.host_path();
             let flag = propagated(&destination, &host_path, *propagation, input.found, made)?;
             let list = bind_options(&destination, flag, readonly_option, extra)?;
-            if *selinux_relabel {
-                made.relabel.push(host_path);
-            }
             Ok(bind(
                 destination,
                 text::utf8("mounts", &found.path)?.to_owned(),

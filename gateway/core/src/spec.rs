@@ -40,7 +40,7 @@ pub use limits::{
     Swappiness,
 };
 pub use mount::{
-    DeviceNode, MissingSource, Mount, MountSource, Propagation, is_volume_name, rooted,
+    DeviceNode, MissingSource, Mount, MountSource, Propagation, Relabel, is_volume_name, rooted,
 };
 pub use network::{
     Bandwidth, Dns, HostAddress, HostEntry, Link, MacAddress, PodNetwork, PortMapping, Protocol,

@@ -11,7 +11,7 @@ use switchyard_docker_options::local_volume::LocalVolume;
 mod decode;
 mod volume;
 
-pub(crate) use volume::{TmpfsEntry, Volume, propagation};
+pub(crate) use volume::{TmpfsEntry, Volume, propagation, relabel};
 
 /// The options of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

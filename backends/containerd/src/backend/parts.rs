@@ -297,7 +297,8 @@ impl Handles {
 
     /// The components from cgroups to sandboxes.
     fn lower_parts(&self) -> Result<LowerParts> {
-        if let Err(error) = infra_rootfs::install(&self.context.layout.infra()) {
+        let label = self.context.host.readonly_label();
+        if let Err(error) = infra_rootfs::install(&self.context.layout.infra(), label) {
             // Not fatal: it is tried again when a sandbox or task needs it.
             tracing::warn!(error = error.report(), "cannot install the infra program");
         }

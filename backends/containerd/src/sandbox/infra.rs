@@ -108,7 +108,8 @@ impl Sandboxes {
     ) -> Result<u32> {
         let runtime = self.context.runtime(&spec.handler)?;
         let infra = self.context.layout.infra();
-        let installed = blocking(move || infra_rootfs::ensure(&infra)).await;
+        let label = self.context.host.readonly_label().map(str::to_owned);
+        let installed = blocking(move || infra_rootfs::ensure(&infra, label.as_deref())).await;
         installed.map_err(|error| error.context("the infra program"))?;
         let id = id.to_string();
         let location = entry.cgroup_location(&self.context, &id)?;

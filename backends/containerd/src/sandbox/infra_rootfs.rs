@@ -8,9 +8,11 @@ use parking_lot::Mutex;
 use switchyard_core::Result;
 use switchyard_crash_points::reach;
 use switchyard_linux::files::{self, Durable};
+use switchyard_tree::Cancel;
 
 use crate::base::crash_points::CrashPoint;
 use crate::base::fs::io_error;
+use crate::base::selinux::label_tree;
 
 /// The statically linked program.
 const PAUSE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pause"));
@@ -30,15 +32,16 @@ const ELF: &[u8] = b"\x7fELF";
 /// Makes the program one at a time: two would rename each other's unfinished file.
 static INSTALLING: Mutex<()> = Mutex::new(());
 
-/// Creates the root file system of infra processes. Idempotent; running processes keep the old program. Blocks.
+/// Creates the root file system of infra processes, with this SELinux label if there is one. Idempotent; running processes
+/// keep the old program. Blocks.
 ///
 /// An earlier version's program that cannot be replaced, as on a full disk, stays in use with a warning.
 ///
 /// # Errors
-/// `Internal` or `ResourceExhausted`, naming the file, if there is none that can be used.
-pub(crate) fn install(dir: &Path) -> Result<()> {
+/// `Internal` or `ResourceExhausted`, naming the file, if there is none that can be used; those of [`label_tree`].
+pub(crate) fn install(dir: &Path, label: Option<&str>) -> Result<()> {
     let _one_at_a_time = INSTALLING.lock();
-    match write(dir) {
+    let written = match write(dir) {
         Err(error) if is_usable(dir) => {
             tracing::warn!(
                 error = error.report(),
@@ -47,15 +50,23 @@ pub(crate) fn install(dir: &Path) -> Result<()> {
             Ok(())
         }
         written => written,
-    }
+    };
+    written?;
+    let Some(label) = label else { return Ok(()) };
+    let opened = switchyard_tree::open(dir).map_err(|fault| io_error("open", dir, fault))?;
+    label_tree(opened, dir, label, &Cancel::default())
 }
 
 /// Creates the root file system if there is none that can be used, because the start of the daemon could not. Blocks.
 ///
 /// # Errors
 /// As for [`install`].
-pub(crate) fn ensure(dir: &Path) -> Result<()> {
-    if is_usable(dir) { Ok(()) } else { install(dir) }
+pub(crate) fn ensure(dir: &Path, label: Option<&str>) -> Result<()> {
+    if is_usable(dir) {
+        Ok(())
+    } else {
+        install(dir, label)
+    }
 }
 
 fn write(dir: &Path) -> Result<()> {
@@ -124,21 +135,24 @@ mod tests {
     #[test]
     fn disk_that_cannot_be_written_keeps_the_program_of_an_earlier_version() {
         let dir = tempfile::tempdir().unwrap();
-        install(dir.path()).unwrap();
+        install(dir.path(), None).unwrap();
         let program = dir.path().join(PROGRAM);
         fs::write(&program, [ELF, b"of an earlier version"].concat()).unwrap();
         // No file can be written at the place of the draft.
         let obstacle = draft_of(&program);
         fs::create_dir(&obstacle).unwrap();
-        install(dir.path()).unwrap();
+        install(dir.path(), None).unwrap();
         assert_ne!(fs::read(&program).unwrap(), PAUSE);
 
         fs::write(&program, "").unwrap();
         for attempt in [install, ensure] {
-            assert_eq!(attempt(dir.path()).unwrap_err().kind(), ErrorKind::Internal);
+            assert_eq!(
+                attempt(dir.path(), None).unwrap_err().kind(),
+                ErrorKind::Internal
+            );
         }
         fs::remove_dir(&obstacle).unwrap();
-        ensure(dir.path()).unwrap();
+        ensure(dir.path(), None).unwrap();
         assert_eq!(fs::read(&program).unwrap(), PAUSE);
     }
 }

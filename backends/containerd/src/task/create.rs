@@ -18,6 +18,7 @@ use switchyard_core::operation::step;
 use switchyard_core::spec::{Output, PidMode, Signal, Stdin, TaskSpec, Throttle};
 use switchyard_core::{Error, Result, SpecPart};
 use switchyard_runtime_spec::cgroups_path::CgroupLocation;
+use switchyard_runtime_spec::relabel::{self, RelabelInput, Relabelled};
 use switchyard_runtime_spec::{Built, ImageConfig, ResolvedUser};
 
 use super::TaskEntry;
@@ -46,6 +47,8 @@ struct TaskPlan {
     location: CgroupLocation,
     leaf: Option<LeafRecord>,
     config: ImageConfig,
+    /// What gets an SELinux label before the task is created.
+    relabelled: Vec<Relabelled>,
 }
 
 impl Tasks {
@@ -156,6 +159,15 @@ impl Tasks {
             &dirs,
             sandbox.record.users.is_some(),
         );
+        let layout = &self.context.layout;
+        let relabelled = relabel::of_task(&RelabelInput {
+            security: &spec.security,
+            sandbox: &sandbox.facts(),
+            host: &self.context.host,
+            mounts: &mounts,
+            volumes: &volumes,
+            own_dirs: &[layout.state(), layout.run()],
+        })?;
         let storage = StoragePlan::new(image, mounts, volumes, &spec.disk_limits)?;
         Ok(TaskPlan {
             storage,
@@ -163,6 +175,7 @@ impl Tasks {
             location,
             leaf,
             config,
+            relabelled,
         })
     }
 
@@ -189,7 +202,8 @@ impl Tasks {
         let infra = self.context.layout.infra();
         if task.init {
             let dir = infra.clone();
-            let ensured = blocking(move || infra_rootfs::ensure(&dir)).await;
+            let label = self.context.host.readonly_label().map(str::to_owned);
+            let ensured = blocking(move || infra_rootfs::ensure(&dir, label.as_deref())).await;
             ensured.map_err(|error| error.context("the init process"))?;
         }
         let request = SpecRequest {
@@ -289,6 +303,8 @@ impl Tasks {
             self.storage.fill_volumes(entry, &plan.storage),
         )
         .await?;
+        let relabelled = self.storage.relabel(entry, &plan.relabelled);
+        step("relabel_mounts", relabelled).await?;
         let request = snap::PrepareSnapshotRequest {
             snapshotter: entry.snapshotter.clone(),
             key: id.clone(),

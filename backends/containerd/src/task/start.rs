@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use containerd_client::services::v1 as api;
-use containerd_client::types::Mount;
 use switchyard_core::backend::{Blocker, Started, Withdrawal};
 use switchyard_core::id::TaskId;
 use switchyard_core::operation::{plain_step, step};
@@ -19,6 +18,7 @@ use super::cleanup::{TaskCleanup, TaskCleanupKind};
 use super::exit::note_exit;
 use super::logs::{from_logkeeper, log_spec, open_output_fifos};
 use super::rootfs::check_root;
+use super::storage::stage::labelled;
 use super::{LifecycleEvent, TaskEntry, fifos};
 use crate::base::crash_points::CrashPoint;
 use crate::base::disks::full_disk_behind;
@@ -366,15 +366,6 @@ impl Tasks {
         entry.apply(LifecycleEvent::StartFailed(exit.clone()));
         Ok(())
     }
-}
-
-/// Adds the mount option that gives all files this SELinux label.
-fn labelled(mut mounts: Vec<Mount>, label: Option<&str>) -> Vec<Mount> {
-    let option = label.map(|label| format!("context=\"{label}\""));
-    for mount in &mut mounts {
-        mount.options.extend(option.clone());
-    }
-    mounts
 }
 
 /// Takes the space for [`mark_started`], before the program runs: otherwise a disk that is full by then would end a

@@ -1,4 +1,4 @@
-//! A task's storage: its snapshot, image views, volumes, and the limits on them.
+//! A task's storage: its snapshot, image views, volumes, the limits on them, and the labels of what it mounts.
 
 use std::sync::Arc;
 
@@ -20,6 +20,7 @@ pub(crate) mod mounts;
 pub(crate) mod plan;
 pub(crate) mod projects;
 pub(crate) mod quota;
+mod relabel;
 mod removal;
 pub(crate) mod stage;
 pub(crate) mod volumes;

@@ -2,7 +2,7 @@
 //! symlinks, checked, and then bind-mounted through the descriptor.
 
 use std::fs;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
@@ -75,5 +75,11 @@ impl PathHandle {
         let follow = MsFlags::MS_SLAVE | MsFlags::MS_REC;
         mount(None::<&Path>, target, None::<&Path>, follow, None::<&Path>)
             .map_err(Error::mount("stop the propagation of", target))
+    }
+}
+
+impl AsFd for PathHandle {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }

@@ -19,6 +19,7 @@ use switchyard_runtime_spec::{
 use crate::support::{Case, FakeFs, words};
 
 mod mounts;
+mod relabel;
 
 fn bind(destination: &str, source: &str) -> Mount {
     Mount::new(

@@ -18,8 +18,8 @@ pub struct Mount {
     /// Idmapped: ids of the host in the source appear as ids of the sandbox's user namespace, and vice versa.
     /// Requires a sandbox with a user namespace.
     pub id_mapped: bool,
-    /// Relabel the source with the task's SELinux label.
-    pub selinux_relabel: bool,
+    /// The SELinux label that the source gets.
+    pub selinux_relabel: Relabel,
     /// Further mount options.
     pub options: Vec<String>,
 }
@@ -36,10 +36,22 @@ impl Mount {
             recursive_readonly: false,
             propagation: Propagation::Private,
             id_mapped: false,
-            selinux_relabel: false,
+            selinux_relabel: Relabel::Keep,
             options: Vec::new(),
         }
     }
+}
+
+/// The SELinux label that the source of a mount gets before the task is created, on a node where tasks have labels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Relabel {
+    /// The one that it has. A volume of the gateway gets that of [`Relabel::Shared`].
+    #[default]
+    Keep,
+    /// One with which all tasks may use it: without the categories of a sandbox.
+    Shared,
+    /// One with which only the tasks of this sandbox, or of its group, may use it.
+    Private,
 }
 
 /// The source of a mount.

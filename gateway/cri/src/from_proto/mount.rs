@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use switchyard_core::spec::{
-    DeviceNode, MissingSource, Mount, MountSource, Propagation, UserNamespace, rooted,
+    DeviceNode, MissingSource, Mount, MountSource, Propagation, Relabel, UserNamespace, rooted,
 };
 use switchyard_core::{Error, Reason, Result};
 use switchyard_proto::cri::v1 as cri;
@@ -105,7 +105,11 @@ fn mount(
         recursive_readonly: recursive_read_only,
         propagation,
         id_mapped,
-        selinux_relabel,
+        selinux_relabel: if selinux_relabel {
+            Relabel::Private
+        } else {
+            Relabel::Keep
+        },
         options: mount_options,
     })
 }

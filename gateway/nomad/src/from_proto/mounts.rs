@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use switchyard_core::spec::{MissingSource, Mount, MountSource, Propagation, is_volume_name};
+use switchyard_core::spec::{
+    MissingSource, Mount, MountSource, Propagation, Relabel, is_volume_name,
+};
 use switchyard_core::{Error, Result};
 use switchyard_docker_options::fields::{absolute, check_count, clean};
 use switchyard_docker_options::local_volume::{LocalVolume, NfsVolume};
@@ -13,7 +15,7 @@ use switchyard_proto::nomad::drivers::proto as nomad;
 use super::request::TaskRequest;
 use crate::plan::ConfinedMount;
 use crate::plugin_config::matches;
-use crate::task_config::{MountKind, MountOptions, TmpfsEntry, Volume};
+use crate::task_config::{MountKind, MountOptions, TmpfsEntry, Volume, relabel};
 
 /// The mounts of a task.
 #[derive(Debug, Default)]
@@ -92,7 +94,7 @@ fn directories(request: &TaskRequest<'_>, mounts: &mut Mounts) -> Result<()> {
         let source = MountSource::Host { path, missing };
         let mount = Mount {
             readonly,
-            selinux_relabel: relabels(request),
+            selinux_relabel: relabel_by_default(request),
             ..Mount::new(destination, source)
         };
         mounts.add(request, ["task.alloc_dir", "task.env"], mount)?;
@@ -126,7 +128,10 @@ fn of_volume(request: &TaskRequest<'_>, volume: &Volume) -> Result<Mount> {
     Ok(Mount {
         readonly: *readonly,
         propagation: *propagation,
-        selinux_relabel: *relabel || relabels(request),
+        selinux_relabel: match relabel {
+            Relabel::Keep => relabel_by_default(request),
+            Relabel::Shared | Relabel::Private => *relabel,
+        },
         ..Mount::new(destination, source)
     })
 }
@@ -150,7 +155,7 @@ fn of_options(request: &TaskRequest<'_>, options: &MountOptions) -> Result<Mount
             let propagation = crate::task_config::propagation(&of_propagation, propagation)?;
             Mount {
                 propagation,
-                selinux_relabel: relabels(request),
+                selinux_relabel: relabel_by_default(request),
                 ..Mount::new(destination, source)
             }
         }
@@ -160,7 +165,7 @@ fn of_options(request: &TaskRequest<'_>, options: &MountOptions) -> Result<Mount
         MountKind::Volume { name, copied } => {
             let source = named_volume(request, &of_source, (name, *copied))?;
             Mount {
-                selinux_relabel: relabels(request),
+                selinux_relabel: relabel_by_default(request),
                 ..Mount::new(destination, source)
             }
         }
@@ -228,12 +233,11 @@ fn of_agent(request: &TaskRequest<'_>, field: &str, mount: &nomad::Mount) -> Res
         }
     };
     let selinux_relabel = match selinux_label.as_str() {
-        "" => relabels(request),
-        "z" | "Z" => true,
-        other => {
-            let why = format!("{other:?} is neither \"z\" nor \"Z\"");
-            return Err(Error::invalid(format_args!("{field}.selinux_label"), why));
-        }
+        "" => relabel_by_default(request),
+        asked => relabel(asked).ok_or_else(|| {
+            let why = format!("{asked:?} is neither \"z\" nor \"Z\"");
+            Error::invalid(format_args!("{field}.selinux_label"), why)
+        })?,
     };
     let source = MountSource::Host {
         path,
@@ -249,9 +253,9 @@ fn of_agent(request: &TaskRequest<'_>, field: &str, mount: &nomad::Mount) -> Res
 
 // === sources ===
 
-/// Returns whether bind mounts get the task's SELinux label, by the operator's configuration.
-fn relabels(request: &TaskRequest<'_>) -> bool {
-    !request.session.config.volumes.selinuxlabel.is_empty()
+/// The SELinux label that the sources of mounts get by the operator's configuration.
+fn relabel_by_default(request: &TaskRequest<'_>) -> Relabel {
+    relabel(&request.session.config.volumes.selinuxlabel).unwrap_or_default()
 }
 
 /// A path in the task's directory, or of the host if the operator allows those.
@@ -317,7 +321,7 @@ fn file_system(
             };
             Mount {
                 readonly: readonly || *by_option,
-                selinux_relabel: relabels(request),
+                selinux_relabel: relabel_by_default(request),
                 options: options.clone(),
                 ..Mount::new(destination, source)
             }

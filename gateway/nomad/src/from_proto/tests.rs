@@ -17,6 +17,7 @@ mod networks;
 mod port_variables;
 mod ports;
 mod random;
+mod relabels;
 mod volumes;
 mod whole;
 

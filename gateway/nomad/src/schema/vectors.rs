@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use switchyard_core::image::Credentials;
-use switchyard_core::spec::{CpuPeriod, OomScoreAdj, PidsLimit, Propagation};
+use switchyard_core::spec::{CpuPeriod, OomScoreAdj, PidsLimit, Propagation, Relabel};
 
 use crate::from_proto::any_bytes;
 use crate::plugin_config::PluginConfig;
@@ -52,7 +52,7 @@ fn volume(
         destination: destination.to_owned(),
         readonly,
         propagation,
-        relabel: false,
+        relabel: Relabel::Keep,
         copied: true,
     }
 }

@@ -2,7 +2,7 @@
 
 use rmpv::Value;
 use switchyard_core::ErrorKind;
-use switchyard_core::spec::Propagation;
+use switchyard_core::spec::{Propagation, Relabel};
 use switchyard_docker_options::tmpfs::Tmpfs;
 
 use super::*;
@@ -164,13 +164,13 @@ fn volumes_parse_as_in_docker() {
         destination: destination.to_owned(),
         readonly: false,
         propagation: Propagation::Private,
-        relabel: false,
+        relabel: Relabel::Keep,
         copied: true,
     };
     let shared = Volume {
         readonly: true,
         propagation: Propagation::Bidirectional,
-        relabel: true,
+        relabel: Relabel::Shared,
         ..volume(1, "/srv", "/b")
     };
     assert_eq!(

@@ -1,7 +1,7 @@
 //! Parses mounts in text form: `source:destination[:options]` for a volume, `destination[:options]` for a
 //! tmpfs.
 
-use switchyard_core::spec::Propagation;
+use switchyard_core::spec::{Propagation, Relabel};
 use switchyard_core::{Error, Result};
 use switchyard_docker_options::tmpfs::Tmpfs;
 
@@ -18,8 +18,8 @@ pub(crate) struct Volume {
     pub(crate) readonly: bool,
     /// Mount propagation.
     pub(crate) propagation: Propagation,
-    /// Relabel it with the task's SELinux label.
-    pub(crate) relabel: bool,
+    /// The SELinux label that it gets.
+    pub(crate) relabel: Relabel,
     /// True if a new volume is initialised with the image's content. Without effect for a path.
     pub(crate) copied: bool,
 }
@@ -59,7 +59,7 @@ impl Volume {
             destination: destination.to_owned(),
             readonly: false,
             propagation: Propagation::Private,
-            relabel: false,
+            relabel: Relabel::Keep,
             copied: true,
             field,
         };
@@ -68,9 +68,11 @@ impl Volume {
                 "ro" => volume.readonly = true,
                 // Options that only affect file sharing of other systems.
                 "rw" | "cached" | "delegated" | "consistent" => {}
-                "z" | "Z" => volume.relabel = true,
                 "nocopy" => volume.copied = false,
-                other => volume.propagation = propagation(&volume.field, other)?,
+                other => match relabel(other) {
+                    Some(relabel) => volume.relabel = relabel,
+                    None => volume.propagation = propagation(&volume.field, other)?,
+                },
             }
         }
         Ok(volume)
@@ -97,6 +99,15 @@ impl TmpfsEntry {
             tmpfs,
             field,
         })
+    }
+}
+
+/// What Docker's options `z`, for several containers, and `Z`, for one, ask for; `None` for any other text.
+pub(crate) fn relabel(text: &str) -> Option<Relabel> {
+    match text {
+        "z" => Some(Relabel::Shared),
+        "Z" => Some(Relabel::Private),
+        _ => None,
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use switchyard_core::image::PullRequest;
 use switchyard_core::spec::{
-    HostPort, MissingSource, Mount, MountSource, SandboxNetwork, SandboxSpec, TaskSpec,
+    HostPort, MissingSource, Mount, MountSource, Relabel, SandboxNetwork, SandboxSpec, TaskSpec,
 };
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_linux::blocking;
@@ -279,7 +279,7 @@ fn bound(path: PathBuf, destination: PathBuf) -> Mount {
     };
     Mount {
         readonly: true,
-        selinux_relabel: true,
+        selinux_relabel: Relabel::Private,
         ..Mount::new(destination, source)
     }
 }

@@ -133,7 +133,8 @@ impl Storage {
             let mounts = call(&what, QUICK, self.client.snapshots().mounts(request))
                 .await?
                 .mounts;
-            views.insert(key.to_owned(), mounts);
+            let label = entry.record().mount_label.clone();
+            views.insert(key.to_owned(), labelled(mounts, label.as_deref()));
         }
         Ok(views)
     }
@@ -142,6 +143,15 @@ impl Storage {
     pub(crate) async fn unstage(&self, entry: &TaskEntry) -> Result<()> {
         clear_stage(&entry.dirs.stage).await
     }
+}
+
+/// Adds the mount option that gives all files this SELinux label.
+pub(crate) fn labelled(mut mounts: Vec<Mount>, label: Option<&str>) -> Vec<Mount> {
+    let option = label.map(|label| format!("context=\"{label}\""));
+    for mount in &mut mounts {
+        mount.options.extend(option.clone());
+    }
+    mounts
 }
 
 /// The error for an image of a volume that cannot be resolved, viewed or mounted.

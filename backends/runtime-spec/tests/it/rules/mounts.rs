@@ -338,27 +338,6 @@ fn strongest_propagation_applies_to_the_root() {
     assert_eq!(propagation(&[]), Value::Null);
 }
 
-#[test]
-fn relabel_is_rejected_only_with_selinux() {
-    let mut case = Case::plain();
-    case.task.mounts = vec![
-        Mount {
-            selinux_relabel: true,
-            ..bind("/a", "/link")
-        },
-        bind("/b", "/c"),
-    ];
-    case.build().unwrap();
-    case.host.selinux = Some(SelinuxDefaults::default());
-    let refused = case.refused();
-    assert!(
-        refused.starts_with("mounts.selinux_relabel: is not supported: /srv/target"),
-        "{refused}"
-    );
-    case.task.mounts[0].selinux_relabel = false;
-    case.build().unwrap();
-}
-
 /// The OCI mount of a mount at `/x` that is staged at `/stage/0`.
 fn staged(requested: Mount, staging: Staging) -> switchyard_core::Result<Value> {
     let mut case = Case::plain();

@@ -198,7 +198,7 @@ fn agent_mounts_are_applied_verbatim() {
         let made = own(made).remove(0);
         assert_eq!(
             (made.propagation, made.readonly, made.selinux_relabel),
-            (expected, true, true)
+            (expected, true, Relabel::Shared)
         );
         assert_eq!(made.source, host("/mnt/csi", MissingSource::Fail));
     }
@@ -284,30 +284,6 @@ fn mount_targets_are_absolute_and_unique() {
         ErrorKind::InvalidArgument,
         text,
     );
-}
-
-#[test]
-fn operator_selinux_label_applies_to_all_binds() {
-    let volumes = VolumesConfig {
-        enabled: true,
-        selinuxlabel: "z".to_owned(),
-        ..VolumesConfig::default()
-    };
-    let config = PluginConfig {
-        volumes,
-        ..PluginConfig::default()
-    };
-    let made = planned_for(
-        config,
-        [("volumes", texts(&["a:/a"])), ("tmpfs", texts(&["/t"]))],
-    );
-    let relabelled: Vec<_> = made
-        .task
-        .mounts
-        .iter()
-        .map(|mount| mount.selinux_relabel)
-        .collect();
-    assert_eq!(relabelled, [true, true, true, true, true, false]);
 }
 
 #[test]

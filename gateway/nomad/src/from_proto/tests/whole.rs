@@ -23,7 +23,7 @@ fn plain(destination: &str, source: MountSource) -> Mount {
         recursive_readonly: false,
         propagation: Propagation::Private,
         id_mapped: false,
-        selinux_relabel: false,
+        selinux_relabel: Relabel::Keep,
         options: Vec::new(),
     }
 }

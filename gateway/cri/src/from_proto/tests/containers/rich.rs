@@ -155,7 +155,7 @@ fn rich_mount() -> Mount {
         recursive_readonly: false,
         propagation: Propagation::HostToTask,
         id_mapped: false,
-        selinux_relabel: true,
+        selinux_relabel: Relabel::Private,
         options: Vec::new(),
     }
 }

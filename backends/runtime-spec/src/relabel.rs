@@ -1,0 +1,240 @@
+//! Which files of the host get an SELinux label for a task, and which never do. Pure.
+
+use std::path::{Path, PathBuf};
+
+use switchyard_core::spec::{MountSource, Relabel, Security};
+use switchyard_core::{Error, Result, SpecPart};
+
+use crate::input::{Host, Namespace, SandboxFacts};
+use crate::labels::{self, Labels};
+use crate::resolved::{ImageVolume, ResolvedMount, ResolvedSource, Staging};
+
+/// Directories and files that programs of the system need with the labels that they have: those to which container
+/// runtimes give none, and where distributions have them by other names.
+const SYSTEM: [&str; 45] = [
+    "/",
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/etc/passwd",
+    "/etc/pki",
+    "/etc/shadow",
+    "/etc/ssh",
+    "/etc/ssl",
+    "/etc/systemd",
+    "/home",
+    "/lib",
+    "/lib64",
+    "/media",
+    "/mnt",
+    "/nix",
+    "/opt",
+    "/ostree",
+    "/root",
+    "/run",
+    "/sbin",
+    "/srv",
+    "/sysroot",
+    "/tmp",
+    "/usr",
+    "/usr/bin",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/libexec",
+    "/usr/local",
+    "/usr/sbin",
+    "/usr/share",
+    "/var",
+    "/var/cache",
+    "/var/home",
+    "/var/lib",
+    "/var/log",
+    "/var/mnt",
+    "/var/opt",
+    "/var/roothome",
+    "/var/spool",
+    "/var/srv",
+    "/var/tmp",
+    "/var/usrlocal",
+];
+
+/// File systems of the kernel, below which nothing gets a label either.
+const KERNEL: [&str; 2] = ["/proc", "/sys"];
+
+/// What the labels for a task depend on.
+#[derive(Debug, Clone, Copy)]
+pub struct RelabelInput<'a> {
+    /// The task's security settings.
+    pub security: &'a Security,
+    /// The facts of its sandbox.
+    pub sandbox: &'a SandboxFacts,
+    /// The abilities of the node.
+    pub host: &'a Host,
+    /// The mounts that the task requests.
+    pub mounts: &'a [ResolvedMount],
+    /// Directories for the volumes that its image declares.
+    pub volumes: &'a [ImageVolume],
+    /// The gateway's own directories, where its sockets and records are.
+    pub own_dirs: &'a [&'a Path],
+}
+
+/// A file or tree of the host, and the label that it gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Relabelled {
+    /// The mount that asks for it; `None` for files of the gateway's own.
+    pub part: Option<SpecPart>,
+    /// A directory that tasks cannot replace.
+    pub root: PathBuf,
+    /// The path below it, where no symlink is followed; empty for the directory itself.
+    pub below: PathBuf,
+    /// The label.
+    pub label: String,
+}
+
+/// Whose the source of a mount is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Maker {
+    /// A volume of the gateway's.
+    Gateway,
+    /// A path of the host.
+    Other,
+}
+
+/// What gets a label before a task is created; nothing where SELinux is off.
+///
+/// Volumes of the gateway can be used by all tasks that name them, and those that an image declares by their task alone.
+/// A task whose label is another one than its sandbox's gets the sandbox's files with its own: they have that of the
+/// task that was created last.
+///
+/// # Errors
+/// `InvalidArgument` for a directory that the system needs with its labels, or with a part that is not valid in a label.
+pub fn of_task(input: &RelabelInput<'_>) -> Result<Vec<Relabelled>> {
+    let RelabelInput {
+        security,
+        sandbox,
+        host,
+        mounts,
+        volumes,
+        own_dirs,
+    } = *input;
+    let labels_of = |security: &Security| {
+        labels::selinux(security, sandbox.selinux.as_ref(), host)
+            .map_err(|error| error.about(SpecPart::Selinux))
+    };
+    let Some(labels) = labels_of(security)? else {
+        return Ok(Vec::new());
+    };
+    let mut all = Vec::new();
+    for (number, mount) in mounts.iter().enumerate() {
+        let part = SpecPart::Mount(number);
+        let made = of_mount(mount, &labels, own_dirs).map_err(|error| error.about(part))?;
+        all.extend(made.map(|made| Relabelled {
+            part: Some(part),
+            ..made
+        }));
+    }
+    all.extend(volumes.iter().filter_map(|volume| {
+        let (root, below) = place(&volume.source, Maker::Gateway)?;
+        Some(own(root, below, &labels.mount))
+    }));
+    let of_sandbox = labels_of(&Security::default())?;
+    if of_sandbox.is_some_and(|of_sandbox| of_sandbox.mount != labels.mount) {
+        all.extend(sandbox_files(sandbox, &labels.mount));
+    }
+    Ok(all)
+}
+
+/// The label that the source of a mount gets, if it gets one.
+fn of_mount(
+    mount: &ResolvedMount,
+    labels: &Labels,
+    own_dirs: &[&Path],
+) -> Result<Option<Relabelled>> {
+    let maker = match &mount.requested.source {
+        MountSource::Host { .. } | MountSource::Beneath { .. } => Maker::Other,
+        MountSource::Volume { .. } => Maker::Gateway,
+        // They are mounted with a label, or have none that could be changed.
+        MountSource::Image { .. } | MountSource::Nfs { .. } | MountSource::Tmpfs { .. } => {
+            return Ok(None);
+        }
+    };
+    let label = match (mount.requested.selinux_relabel, maker) {
+        (Relabel::Keep, Maker::Other) => return Ok(None),
+        (Relabel::Keep, Maker::Gateway) | (Relabel::Shared, _) => &labels.shared,
+        (Relabel::Private, _) => &labels.mount,
+    };
+    if maker == Maker::Other {
+        check(&mount.source.host_path(), own_dirs)?;
+    }
+    Ok(place(&mount.source, maker).map(|(root, below)| own(root, below, label)))
+}
+
+/// Refuses a path that never gets another label.
+///
+/// # Errors
+/// `InvalidArgument`, naming it.
+fn check(path: &Path, own_dirs: &[&Path]) -> Result<()> {
+    let why = if SYSTEM.iter().any(|system| path == Path::new(system)) {
+        "programs of the system need it with the SELinux labels that it has: mount a directory below it"
+    } else if KERNEL.iter().any(|kernel| path.starts_with(kernel)) {
+        "files of the kernel keep their SELinux labels: mount it without relabelling"
+    } else if own_dirs.iter().any(|own| own.starts_with(path)) {
+        "sockets and records of the daemon are in it, which no container may use: mount another directory"
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid(
+        "mounts.selinux_relabel",
+        format!("{} cannot be relabelled: {why}", path.display()),
+    ))
+}
+
+/// The place of a source on the host: a directory, and the path below it. `None` for what is mounted only when the task
+/// is started.
+fn place(source: &ResolvedSource, maker: Maker) -> Option<(PathBuf, PathBuf)> {
+    let path = match &source.staging {
+        Staging::Nothing => &source.path,
+        Staging::IdMapped { path, .. } => path,
+        Staging::Beneath { root, path, .. } => return Some((root.clone(), path.clone())),
+        Staging::Nfs { .. } | Staging::Image { .. } => return None,
+    };
+    match maker {
+        Maker::Gateway => Some((path.clone(), PathBuf::new())),
+        // Its symlinks were resolved before, and it must have none now.
+        Maker::Other => Some((PathBuf::from("/"), path.strip_prefix("/").ok()?.to_owned())),
+    }
+}
+
+/// The files that tasks get from their sandbox, and its shared memory.
+fn sandbox_files(sandbox: &SandboxFacts, label: &str) -> Vec<Relabelled> {
+    let SandboxFacts {
+        hostname_file,
+        hosts_file,
+        resolv_conf,
+        shm,
+        ipc,
+        ..
+    } = sandbox;
+    let own_shm = match ipc {
+        Namespace::Path(_) => shm.as_ref(),
+        Namespace::Host => None,
+    };
+    let files = [hostname_file, hosts_file, resolv_conf];
+    let file = |path: &PathBuf| {
+        let (root, below) = (path.parent()?, path.file_name()?);
+        Some(own(root.to_owned(), below.into(), label))
+    };
+    let shm = own_shm.map(|dir| own(dir.clone(), PathBuf::new(), label));
+    let files = files.into_iter().flatten().filter_map(file);
+    files.chain(shm).collect()
+}
+
+fn own(root: PathBuf, below: PathBuf, label: &str) -> Relabelled {
+    Relabelled {
+        part: None,
+        root,
+        below,
+        label: label.to_owned(),
+    }
+}
