@@ -15,7 +15,7 @@ use switchyard_core::id::SandboxId;
 use switchyard_core::object::SandboxDetails;
 use switchyard_core::operation::step;
 use switchyard_core::spec::{
-    CgroupPlacement, IpcMode, SandboxNetwork, SandboxPid, SandboxSpec, SelinuxLabel, UtsMode,
+    CgroupPlacement, IpcMode, SandboxNetwork, SandboxPid, SandboxSpec, UtsMode,
 };
 use switchyard_core::{Error, Result};
 use switchyard_namespaces::{self as namespaces, Ns, PinSpec};
@@ -47,6 +47,7 @@ mod host_files;
 pub(crate) mod infra;
 pub(crate) mod infra_rootfs;
 mod labels;
+mod levels;
 mod lifecycle;
 mod pod_cgroup_claims;
 mod start;
@@ -58,6 +59,7 @@ pub(crate) use cleanup::SandboxCleanup;
 pub(crate) use entry::SandboxEntry;
 pub(crate) use host_files::HostFiles;
 use infra::unpin_pid;
+pub(crate) use levels::Levels;
 pub(crate) use lifecycle::{SandboxChange, SandboxLifecycle};
 use sysctls::{SetAt, set_for_interfaces};
 use table::SandboxTable;
@@ -74,6 +76,8 @@ pub(crate) struct Sandboxes {
     /// The sandboxes whose network is not released yet.
     pub(crate) unreleased: Unreleased,
     pub(crate) network: Arc<Network>,
+    /// The SELinux levels of sandboxes.
+    pub(crate) levels: Levels,
     pub(crate) cgroups: Arc<Cgroups>,
     pub(crate) processes: Arc<Processes>,
     pub(crate) shims: Arc<Shims>,
@@ -111,14 +115,8 @@ impl Sandboxes {
                 CgroupPlacement::Parent(parent) => Some(parent.clone()),
                 CgroupPlacement::Leaf { path, .. } => path.parent().map(PathBuf::from),
             },
-            selinux: spec.selinux.clone().map(
-                |SelinuxLabel {
-                     user,
-                     role,
-                     type_,
-                     level,
-                 }| [user, role, type_, level],
-            ),
+            // Claimed below.
+            selinux: None,
             ips: Vec::new(),
             users: spec.users.as_ref().map(UsersRecord::from_core),
             boot: self.context.boot.clone(),
@@ -137,6 +135,7 @@ impl Sandboxes {
         // Refuses an invalid cgroup parent before anything is created.
         entry.cgroup_location(&self.context, &id.to_string())?;
         entry.record.groups = self.claim_groups(id, &entry).await?;
+        entry.record.selinux = self.claim_label(id, spec)?;
         match self.make_sandbox(id, spec, want, &mut entry).await {
             Ok(()) => {
                 let details = entry.details();
@@ -452,6 +451,7 @@ impl Sandboxes {
         let request = api::DeleteContainerRequest { id: id.to_string() };
         let what = format!("delete container {id}");
         ignore_not_found(call(&what, QUICK, self.client.containers().delete(request)).await)?;
+        self.levels.release(id);
         drop(self.shims.pods.forget(id));
         self.context.faults.reach(CrashPoint::SandboxForgotten)
     }

@@ -54,7 +54,7 @@ use crate::predecessor_calls::PredecessorCalls;
 use crate::processes::Processes;
 use crate::recover::Recovery;
 use crate::sandbox::table::SandboxTable;
-use crate::sandbox::{HostFiles, Sandboxes, Unreleased, infra_rootfs};
+use crate::sandbox::{HostFiles, Levels, Sandboxes, Unreleased, infra_rootfs};
 use crate::shims::creates_in_flight::CreatesInFlight;
 use crate::shims::direct::Lifelines;
 use crate::shims::pod_shims::PodShims;
@@ -354,6 +354,7 @@ impl Handles {
             table: self.sandbox_table(),
             unreleased: Unreleased::default(),
             network: Arc::clone(&network),
+            levels: Levels::default(),
             cgroups: Arc::clone(&cgroups),
             processes: Arc::clone(&processes),
             shims: Arc::clone(&shims),

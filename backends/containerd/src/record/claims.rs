@@ -55,6 +55,11 @@ impl HostPortsRecord {
         }
     }
 
+    /// The name of the group that its sandbox is in; empty for none.
+    pub(crate) fn group_name(&self) -> String {
+        self.to_core().group_name().to_owned()
+    }
+
     /// Ports of an unknown protocol are left out: no other sandbox can claim one in this version.
     pub(crate) fn to_core(&self) -> HostPorts {
         let port = |PortRecord { protocol, port, ip }: &PortRecord| {

@@ -239,6 +239,7 @@ impl Recovery {
             entry.lifecycle = entry.lifecycle.after(SandboxChange::InfraStarted(pid));
         }
         self.sandboxes.adopt_groups(id, &entry);
+        self.sandboxes.adopt_level(id, &entry);
         if matches!(phase, SandboxPhase::Starting | SandboxPhase::Removing) {
             // A predecessor call may still be creating or deleting its infra process.
             self.shims.predecessor_calls.insert(id.to_string());

@@ -12,8 +12,8 @@ use crate::id::{LeaseToken, SlotId};
 /// else uses them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostPorts {
-    /// Sandboxes of one owner with the same group share the ports they both name: those of a Nomad
-    /// allocation, or the attempts of a pod. Of a group whose ports are forwarded, it also has the member that they
+    /// Sandboxes of one owner with the same group share the ports they both name, and the SELinux level if they ask
+    /// for none: those of a Nomad allocation, or the attempts of a pod. Of a group whose ports are forwarded, it also has the member that they
     /// lead to ([`HostPorts::forwarded_to`]).
     pub group: String,
     /// The ports.
@@ -115,6 +115,12 @@ impl HostPorts {
             (None, _) | (_, None) => true,
         };
         !group.is_empty() && group == other_group && is_one_member
+    }
+
+    /// The group alone; empty if the sandbox is in none.
+    #[must_use]
+    pub fn group_name(&self) -> &str {
+        self.group_and_member().0
     }
 
     fn group_and_member(&self) -> (&str, Option<&str>) {
