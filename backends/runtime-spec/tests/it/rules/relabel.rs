@@ -142,7 +142,7 @@ fn without_label() -> [ResolvedMount; 3] {
 /// Checks where the label of one mount goes, if anywhere; without SELinux nowhere.
 #[track_caller]
 fn check(found: &ResolvedMount, expected: Option<(&str, &str, &str)>) {
-    let made = plan(&labelled_case(), std::slice::from_ref(found)).unwrap();
+    let made = plan(&labelled_case(), std::slice::from_ref(found)).expect("nothing refuses it");
     let expected: Vec<_> = expected
         .into_iter()
         .map(|(root, below, label)| Relabelled {
@@ -155,7 +155,7 @@ fn check(found: &ResolvedMount, expected: Option<(&str, &str, &str)>) {
     assert_eq!(made, expected, "{found:?}");
     let mut without = labelled_case();
     without.host.selinux = None;
-    let made = plan(&without, std::slice::from_ref(found)).unwrap();
+    let made = plan(&without, std::slice::from_ref(found)).expect("nothing refuses it");
     assert!(made.is_empty(), "SELinux is off: {made:?}");
 }
 
