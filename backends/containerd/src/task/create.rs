@@ -303,8 +303,10 @@ impl Tasks {
             self.storage.fill_volumes(entry, &plan.storage),
         )
         .await?;
-        let relabelled = self.storage.relabel(entry, &plan.relabelled);
-        step("relabel_mounts", relabelled).await?;
+        if !plan.relabelled.is_empty() {
+            let relabelled = self.storage.relabel(entry, &plan.relabelled);
+            step("relabel_mounts", relabelled).await?;
+        }
         let request = snap::PrepareSnapshotRequest {
             snapshotter: entry.snapshotter.clone(),
             key: id.clone(),

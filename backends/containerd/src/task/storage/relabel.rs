@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use switchyard_core::{Error, Result};
+use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_namespaces::mounts::PathHandle;
 use switchyard_runtime_spec::relabel::Relabelled;
 use switchyard_tree::Cancel;
@@ -18,19 +18,24 @@ use crate::task::storage::Storage;
 impl Storage {
     /// Labels these files and trees. Dropping the future, or a time limit, ends it at the next file.
     pub(crate) async fn relabel(&self, entry: &TaskEntry, trees: &[Relabelled]) -> Result<()> {
-        if trees.is_empty() {
-            return Ok(());
-        }
         let owner = entry.record().meta.owner()?;
         let guard = CancelOnDrop::default();
         let cancel = guard.cancel();
         let trees = trees.to_vec();
         let label = move || trees.iter().try_for_each(|tree| label_one(tree, &cancel));
         // Paths of the host can be on a dead network file system, where this blocks for ever.
-        self.blocking_pools
+        let done = self
+            .blocking_pools
             .of(owner)
             .run(format!("sandbox {}", entry.sandbox), label)
-            .await
+            .await;
+        done.map_err(|error| {
+            if error.kind() == ErrorKind::Unavailable {
+                error.context("give the mounts of a task their SELinux label: what is labelled of a large tree stays so, and the next try continues")
+            } else {
+                error
+            }
+        })
     }
 }
 
