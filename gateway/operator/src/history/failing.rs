@@ -10,7 +10,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use switchyard_core::id::Owner;
 use switchyard_core::operation::{EndedOperation, OperationKind, Outcome};
-use switchyard_linux::text::beginning;
+use switchyard_linux::beginning;
 use switchyard_operator_api::TroubleView;
 
 /// Number of minutes that are remembered.
