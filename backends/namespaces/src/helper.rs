@@ -52,7 +52,7 @@ impl Holder {
         for (file, map) in [("uid_map", uids), ("gid_map", gids)] {
             let path = format!("/proc/{}/{file}", holder.child.id());
             // The kernel accepts a map only as a single write.
-            std::fs::write(&path, map).map_err(Error::file("write", path))?;
+            fs::write(&path, map).map_err(Error::file("write", path))?;
         }
         let sent = holder
             .child
@@ -125,11 +125,14 @@ pub fn map_ids(users: &Path, source: &Path, target: &Path) -> Result<(), Error> 
         source.as_os_str(),
         target.as_os_str(),
     ];
-    run(words).map_err(|error| match error {
-        Error::Helper { said } => Error::Helper {
-            said: format!("{}: {said}", source.display()),
-        },
-        other => other,
+    run(words).map_err(|error| {
+        if let Error::Helper { said } = error {
+            Error::Helper {
+                said: format!("{}: {said}", source.display()),
+            }
+        } else {
+            error
+        }
     })
 }
 
