@@ -20,6 +20,8 @@ use super::CallerFixture;
 const LIMIT: Duration = Duration::from_secs(20);
 /// The number of tasks that print and exit concurrently.
 const SHORT: usize = 10;
+/// The number of tasks whose FIFOs are full at the same time.
+const UNREAD: usize = 8;
 
 /// The FIFOs of one task, as the caller that collects its output creates them.
 struct OutputFifos {
@@ -159,6 +161,23 @@ async fn task_does_not_block_without_a_fifo_reader() {
     let script = "head -c 1000000 /dev/zero; echo >&2 done; exit 4";
     let task = caller.task(sandbox, script, pipes.applied()).await;
     assert_eq!(caller.end(task).await.code, 4);
+    caller.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_task_blocks_however_many_fifos_have_no_reader() {
+    let caller = CallerFixture::new().await;
+    let sandbox = caller.plain().await;
+    let all: Vec<_> = (0..UNREAD)
+        .map(|number| OutputFifos::new(&caller, &format!("unread{number}")))
+        .collect();
+    let runs = all.iter().map(async |pipes| {
+        let script =
+            "head -c 1000000 /dev/zero & head -c 1000000 /dev/zero >&2; wait; echo end; exit 4";
+        let task = caller.task(sandbox, script, pipes.applied()).await;
+        assert_eq!(caller.end(task).await.code, 4);
+    });
+    futures::future::join_all(runs).await;
     caller.close().await;
 }
 
