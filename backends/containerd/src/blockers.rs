@@ -10,7 +10,7 @@
 //! and file systems are asked. So each runs in a small pool with a deadline; what hangs there takes one thread for each
 //! process and file system, and nothing else waits for these threads.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,14 +22,17 @@ use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::{Error, Result, threads};
 use switchyard_linux::kernel_wait::{KernelWait, UsedMount, await_answer};
 use switchyard_linux::process::{ProcessId, Stat};
-use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use crate::shims::Shims;
-use crate::shims::processes::{RootProcess, ShimProcess, own_shims, scan_processes};
+use crate::shims::activity::listener;
+use crate::shims::processes::{RootProcess, ShimProcess, own_shims};
 
 /// Limit for one look, and for a file system to answer.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
+
+/// Limit for a scan of all processes, with the pause before it.
+const SCAN_LIMIT: Duration = Duration::from_secs(4);
 
 /// Limit for the system call and the mount of one process.
 const MOUNT_LIMIT: Duration = Duration::from_secs(4);
@@ -99,12 +102,7 @@ impl Blockers {
                 ids: [id.to_owned(), sandbox.to_owned()],
                 left: waits.iter().map(|wait| wait.pid).collect(),
             };
-            let look = move || {
-                let (all, root_processes) = scan_processes();
-                Ok(settled(servants.find(&all, &root_processes), true))
-            };
-            let what = format!("the programs that serve task {id}");
-            let mut serving = self.look(what, look).await;
+            let mut serving = self.servants(id, servants).await;
             serving.append(&mut waits);
             waits = serving;
         }
@@ -113,9 +111,30 @@ impl Blockers {
         join_all(described).await
     }
 
+    /// The programs that start and end a task and are in an uninterruptible wait. On a node with very many processes they
+    /// may not be found in time.
+    async fn servants(&self, id: &str, servants: Servants) -> Vec<KernelWait> {
+        let Ok(Ok(scan)) = timeout(SCAN_LIMIT, self.shims.scan()).await else {
+            tracing::debug!(
+                task = id,
+                "cannot look for the programs that serve a task: no scan of all processes has ended in time"
+            );
+            return Vec::new();
+        };
+        let look = move || {
+            Ok(settled(
+                servants.find(&scan.all, &scan.root_processes),
+                true,
+            ))
+        };
+        let what = format!("the programs that serve task {id}");
+        self.look(what, look).await
+    }
+
     /// containerd, if a thread of it is in an uninterruptible wait. Cancel-safe.
     pub(crate) async fn of_containerd(&self) -> Vec<Blocker> {
-        let Some(pid) = listener(self.shims.client.address()).await else {
+        let listener = listener(self.shims.client.address()).await;
+        let Some(pid) = listener.and_then(|pid| u32::try_from(pid).ok()) else {
             return Vec::new();
         };
         let look = move || Ok(settled(vec![pid], true));
@@ -264,13 +283,6 @@ fn lasting(before: KernelWait, after: KernelWait) -> KernelWait {
     } else {
         before
     }
-}
-
-/// The process that listens at a socket; `None` if it is not known. Cancel-safe.
-pub(crate) async fn listener(address: &Path) -> Option<u32> {
-    let connected = timeout(LOOK_LIMIT, UnixStream::connect(address)).await;
-    let peer = connected.ok()?.ok()?.peer_cred().ok()?;
-    u32::try_from(peer.pid()?).ok()
 }
 
 #[cfg(test)]

@@ -19,13 +19,14 @@ use crate::client::{Client, call};
 use crate::context::Context;
 use crate::live::LiveContainers;
 
-mod activity;
+pub(crate) mod activity;
 pub(crate) mod bundle;
 pub(crate) mod creates_in_flight;
 pub(crate) mod direct;
 mod orphans;
 pub(crate) mod pod_shims;
 pub(crate) mod predecessor_call_ids;
+pub(crate) mod process_scans;
 pub(crate) mod processes;
 mod scan_schedule;
 pub(crate) mod unresponsive;
@@ -34,7 +35,8 @@ use creates_in_flight::CreatesInFlight;
 use direct::{ShimAddress, ShimClient};
 use pod_shims::PodShims;
 use predecessor_call_ids::PredecessorCallIds;
-use processes::{ShimProcess, own_shims, scan_processes};
+use process_scans::{SharedScans, ShimScan};
+use processes::{ShimProcess, own_shims};
 use unresponsive::UnresponsiveShims;
 
 /// The shims of our containerd.
@@ -57,6 +59,8 @@ pub(crate) struct Shims {
     pub(crate) ends: TaskTracker,
     /// The thread that lists the directories of bundles, whose disk may hang.
     pub(crate) files: BlockingPool,
+    /// The scans of all processes.
+    pub(crate) scans: SharedScans<ShimScan>,
 }
 
 impl Shims {
@@ -101,13 +105,23 @@ impl Shims {
 
     /// The shims that serve our containerd and namespace.
     pub(crate) async fn find_shims(&self) -> Result<Vec<ShimProcess>> {
+        let scan = self.scan().await?;
+        Ok(own_shims(
+            &scan.all,
+            &scan.root_processes,
+            self.client.address(),
+            self.client.namespace(),
+        ))
+    }
+
+    /// The processes of our shims, by a scan that begins after this call. Waits for the pause after the scan before.
+    /// Cancel-safe.
+    pub(crate) async fn scan(&self) -> Result<Arc<ShimScan>> {
         let address = self.client.address().to_path_buf();
-        let namespace = self.context.settings().containerd.namespace.clone();
-        blocking(move || {
-            let (all, root_processes) = scan_processes();
-            Ok(own_shims(&all, &root_processes, &address, &namespace))
-        })
-        .await
+        let namespace = self.client.namespace().to_owned();
+        self.scans
+            .next(move || ShimScan::take(&address, &namespace))
+            .await
     }
 
     /// The containers for which a process may be being created: by this daemon, or by a predecessor call.

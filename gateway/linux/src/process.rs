@@ -143,7 +143,33 @@ impl FromStr for ProcessId {
     }
 }
 
-/// All visible processes. Blocks on `/proc`, which does not take long.
+/// Returns whether the kernel lists the [`children`] of processes, which depends on its configuration.
+#[must_use]
+pub fn lists_children() -> bool {
+    Path::new("/proc/thread-self/children").exists()
+}
+
+/// The process ids of the children of a process, of all its threads. None if it is gone, or the kernel does not list them. A
+/// child may be missing while another one exits (proc(5)): only [`all`] has every process. Blocks on `/proc`, for a time that
+/// does not depend on the number of other processes.
+#[must_use]
+pub fn children(pid: i32) -> Vec<i32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
+    let threads = threads.into_iter().flatten().flatten();
+    threads
+        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
+        .flat_map(|list| parse_children(&list))
+        .collect()
+}
+
+/// The process ids in a `/proc/<pid>/task/<tid>/children`. Pure.
+fn parse_children(list: &str) -> Vec<i32> {
+    list.split_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .collect()
+}
+
+/// All visible processes. Blocks on `/proc`, for a time that grows with their number.
 #[must_use]
 pub fn all() -> Vec<Stat> {
     let Ok(entries) = fs::read_dir("/proc") else {

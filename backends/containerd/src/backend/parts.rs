@@ -59,6 +59,7 @@ use crate::shims::creates_in_flight::CreatesInFlight;
 use crate::shims::direct::Lifelines;
 use crate::shims::pod_shims::PodShims;
 use crate::shims::predecessor_call_ids::PredecessorCallIds;
+use crate::shims::process_scans::SharedScans;
 use crate::shims::unresponsive::UnresponsiveShims;
 use crate::shims::{Shims, bundle};
 use crate::stats::Stats;
@@ -328,6 +329,7 @@ impl Handles {
             recovered: self.recovered.clone(),
             ends: TaskTracker::new(),
             files: BlockingPool::new(threads::FILES_POOL, bundle::LIST_LIMIT),
+            scans: SharedScans::default(),
         });
         let blockers = Arc::new(Blockers::new(
             Arc::clone(&cgroups.reader),

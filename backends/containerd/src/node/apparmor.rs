@@ -19,8 +19,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-use crate::blockers::listener;
 use crate::node::Node;
+use crate::shims::activity::listener;
 
 /// The profiles that the kernel has loaded, one `name (mode)` a line.
 const PROFILES_FILE: &str = "/sys/kernel/security/apparmor/profiles";
@@ -120,6 +120,7 @@ impl Node {
     async fn further_peer(&self) -> Option<&str> {
         let looked = self.profile_peers.further.get_or_try_init(|| async {
             let pid = listener(self.client.address()).await.ok_or(())?;
+            let pid = u32::try_from(pid).map_err(drop)?;
             let label = label_of(pid).await.ok_or(())?;
             Ok::<_, ()>(profile::further_peer(&label).map(str::to_owned))
         });

@@ -5,17 +5,26 @@
 //! command lines. A shim that serves a whole pod has the id of the pod's first container there for as long as
 //! the pod exists, so that its existence says nothing about that container. A runtime that this shim runs for
 //! another container has the id of that container.
+//!
+//! A scan of all processes shows them, and takes long on a node with many. Whoever waits for an end of activity scans them
+//! once; while nothing is seen after that, the children of containerd and of the shims are looked at instead, because each
+//! helper and runtime is one of these.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use switchyard_core::Result;
-use switchyard_linux::process::Stat;
+use switchyard_linux::process::{ProcessId, Stat};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
 
 use crate::base::fs::blocking;
+use crate::base::pace::Pace;
 use crate::shims::Shims;
+use crate::shims::process_scans::ShimScan;
 use crate::shims::processes::{
-    RootProcess, flag, is_helper, is_shim_of, own_shims, scan_processes,
+    RootProcess, flag, is_helper, is_shim_of, own_shims, read_root_process,
 };
 
 /// The subcommands of a runtime that create, start or delete a container.
@@ -26,7 +35,9 @@ const RUNTIME_VERBS: [&str; 3] = ["create", "start", "delete"];
 const QUIET_PERIOD: Duration = Duration::from_millis(200);
 /// Limit for which a cleanup is waited for.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause between two scans of `/proc`.
+/// Limit for connecting to containerd's socket, which tells its process.
+const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+/// The shortest pause between two looks at `/proc`.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The activity on a container.
@@ -44,47 +55,104 @@ impl Shims {
     /// Returns whether activity on a container is seen. Its absence proves little: between the processes that
     /// it runs, containerd itself works on the container.
     pub(crate) async fn has_activity(&self, id: &str) -> Result<bool> {
-        Ok(self.activity_on(id).await? != Activity::None)
+        let scan = self.scan().await?;
+        Ok(self.activity_in(&scan, id) != Activity::None)
     }
 
     /// Waits until containerd has finished the cleanup after an earlier process of a container, as far as
     /// that can be seen: the objects that it removes have the same names as those that the next start
     /// creates. Continues after [`CLEANUP_TIMEOUT`]. Cancel-safe.
     pub(crate) async fn wait_containerd_cleanup(&self, id: &str) -> Result<()> {
-        let deadline = Instant::now() + CLEANUP_TIMEOUT;
-        let mut quiet_since = Instant::now();
-        while quiet_since.elapsed() < QUIET_PERIOD {
-            if self.activity_on(id).await? == Activity::RuntimeOrHelper {
-                quiet_since = Instant::now();
-            }
-            if Instant::now() > deadline {
+        timeout(CLEANUP_TIMEOUT, self.wait_quiet(id))
+            .await
+            .unwrap_or_else(|_| {
                 tracing::warn!(
                     object = id,
                     "containerd has not finished the cleanup of this container's earlier process in time: continuing without it"
                 );
-                return Ok(());
-            }
-            tokio::time::sleep(POLL_INTERVAL).await;
-        }
-        Ok(())
+                Ok(())
+            })
     }
 
-    async fn activity_on(&self, id: &str) -> Result<Activity> {
-        let address = self.client.address().to_path_buf();
-        let namespace = self.context.settings().containerd.namespace.clone();
-        let id = id.to_owned();
-        blocking(move || {
-            let (all, root_processes) = scan_processes();
-            Ok(detect_activity(
-                &all,
-                &root_processes,
-                &address,
-                &namespace,
-                &id,
-            ))
-        })
-        .await
+    async fn wait_quiet(&self, id: &str) -> Result<()> {
+        let containerd = self.containerd().await;
+        let mut quiet_since = Instant::now();
+        let mut scan = self.scan().await?;
+        let mut pace = Pace::default();
+        loop {
+            let is_active = self.activity_in(&scan, id) == Activity::RuntimeOrHelper;
+            if is_active {
+                quiet_since = Instant::now();
+            } else if quiet_since.elapsed() >= QUIET_PERIOD {
+                return Ok(());
+            }
+            tokio::time::sleep(POLL_INTERVAL.max(pace.wait(Instant::now()))).await;
+            // What is active may start a shim that is not known yet.
+            let children = containerd.filter(|_| !is_active);
+            let again = match children {
+                Some(containerd) => self.look_again(&scan, containerd, &mut pace).await?,
+                None => None,
+            };
+            scan = match again {
+                Some(again) => Arc::new(again),
+                None => self.scan().await?,
+            };
+        }
     }
+
+    async fn look_again(
+        &self,
+        scan: &Arc<ShimScan>,
+        containerd: ProcessId,
+        pace: &mut Pace,
+    ) -> Result<Option<ShimScan>> {
+        let scan = Arc::clone(scan);
+        let address = self.client.address().to_path_buf();
+        let namespace = self.client.namespace().to_owned();
+        let (again, took) = blocking(move || {
+            let began = Instant::now();
+            let again = scan.again(containerd, &address, &namespace);
+            Ok((again, began.elapsed()))
+        })
+        .await?;
+        pace.ran(took, Instant::now());
+        Ok(again)
+    }
+
+    /// The process of containerd; `None` if what listens at its socket is another program, as a service manager that has
+    /// made the socket, or is not visible.
+    async fn containerd(&self) -> Option<ProcessId> {
+        let pid = listener(self.client.address()).await?;
+        let look = move || Ok(ProcessId::of(pid).and_then(read_root_process));
+        let found = blocking(look).await.ok()??;
+        is_containerd(&found).then_some(found.process)
+    }
+
+    fn activity_in(&self, scan: &ShimScan, id: &str) -> Activity {
+        detect_activity(
+            &scan.all,
+            &scan.root_processes,
+            self.client.address(),
+            self.client.namespace(),
+            id,
+        )
+    }
+}
+
+/// The process that listens at a socket.
+pub(crate) async fn listener(address: &Path) -> Option<i32> {
+    let connected = timeout(CONNECT_LIMIT, UnixStream::connect(address)).await;
+    connected.ok()?.ok()?.peer_cred().ok()?.pid()
+}
+
+/// Returns whether a process is a containerd, by its program. Pure.
+fn is_containerd(process: &RootProcess) -> bool {
+    let program = process.command.first().map(PathBuf::from);
+    program.is_some_and(|program| {
+        program
+            .file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with("containerd"))
+    })
 }
 
 /// The activity on a container, from all processes and the command lines of those that are believed. Pure.
@@ -129,8 +197,6 @@ fn detect_activity(
 
 #[cfg(test)]
 mod tests {
-    use switchyard_linux::process::ProcessId;
-
     use super::*;
 
     const SOCKET: &str = "/run/c.sock";
@@ -229,5 +295,25 @@ mod tests {
         let command =
             format!("containerd-shim-runc-v2 -namespace k8s.io -id {AA} -address /run/other.sock");
         check(&[process(10, 1, &command)], Activity::None);
+    }
+    #[test]
+    fn containerd_is_known_by_its_program() {
+        for (command, expected) in [
+            (
+                "/usr/bin/containerd --config /etc/containerd/config.toml",
+                true,
+            ),
+            ("containerd", true),
+            ("/opt/bin/containerd-1.7 --log-level warn", true),
+            ("/usr/lib/systemd/systemd --system", false),
+            ("/usr/bin/dockerd --containerd /run/containerd.sock", false),
+            ("", false),
+        ] {
+            assert_eq!(
+                is_containerd(&process(9, 1, command).1),
+                expected,
+                "{command}"
+            );
+        }
     }
 }

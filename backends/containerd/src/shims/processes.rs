@@ -42,7 +42,7 @@ pub(crate) struct ShimChild {
 /// A process of the node's own root user ([`switchyard_linux::process::is_own_root`]), with its command line.
 /// Command lines of users' and of containers' processes are not believed: any of them can call itself a
 /// shim.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RootProcess {
     pub(crate) process: ProcessId,
     pub(crate) command: Vec<String>,

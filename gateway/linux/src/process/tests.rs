@@ -187,3 +187,30 @@ fn wait_for_sleep(sleeper: &Sleeper) {
         std::thread::yield_now();
     }
 }
+
+#[test]
+fn children_are_those_of_all_threads_where_the_kernel_lists_them() {
+    let cases: [(&str, &[i32]); 4] = [
+        ("", &[]),
+        ("7 ", &[7]),
+        ("7 8 4194304 ", &[7, 8, 4_194_304]),
+        ("7 x 9", &[7, 9]),
+    ];
+    for (list, expected) in cases {
+        assert_eq!(parse_children(list), expected, "{list:?}");
+    }
+    let of_thread = std::thread::spawn(|| Sleeper::start(&mut sleep()));
+    let own = Sleeper::start(&mut sleep());
+    let found = children(std::process::id().cast_signed());
+    assert_eq!(found.contains(&own.id().pid), lists_children());
+    let mut of_thread = of_thread.join().unwrap();
+    let pid = of_thread.id().pid;
+    let is_child = || children(std::process::id().cast_signed()).contains(&pid);
+    // The thread may be about to end, and its child to become that of another one.
+    while lists_children() && !is_child() {
+        std::thread::yield_now();
+    }
+    of_thread.end();
+    assert!(!is_child());
+    assert!(children(pid).is_empty(), "it is gone");
+}

@@ -18,9 +18,11 @@ use nix::sys::signal::Signal;
 use switchyard_core::{Error, Result};
 use switchyard_linux::process::{ProcessId, Stat};
 
+use crate::base::pace::Pace;
+
 /// Limit for them to exit after SIGKILL.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pause between two scans of the processes.
+/// The shortest pause between two scans of the processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Kills the processes below a shim that make the checkpoint in this directory, until there are none.
@@ -30,10 +32,13 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// `Internal` if one cannot be signalled; `DeadlineExceeded` if one does not exit.
 pub(super) fn end_dump(shim: i32, dir: &Path) -> Result<()> {
     let until = Instant::now() + KILL_TIMEOUT;
+    let mut pace = Pace::default();
     loop {
+        let began = Instant::now();
         let found = dumping(&switchyard_linux::process::all(), shim, |process| {
             concerns(process, dir)
         });
+        pace.ran(began.elapsed(), Instant::now());
         if found.is_empty() {
             return Ok(());
         }
@@ -49,7 +54,9 @@ pub(super) fn end_dump(shim: i32, dir: &Path) -> Result<()> {
                     .with_source(fault)
             })?;
         }
-        std::thread::sleep(POLL_INTERVAL);
+        let now = Instant::now();
+        let pause = POLL_INTERVAL.max(pace.wait(now));
+        std::thread::sleep(pause.min(until.saturating_duration_since(now)));
     }
 }
 
