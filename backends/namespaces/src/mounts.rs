@@ -14,6 +14,7 @@ use switchyard_linux::mounts::MountTable;
 use crate::error::Error;
 
 mod detached;
+mod outermost;
 mod path_handle;
 
 pub use detached::DetachedMount;
@@ -47,6 +48,17 @@ pub fn mount_points_under(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(points)
 }
 
+/// Returns whether `path`, which contains no symbolic link, is itself a mount point.
+///
+/// # Errors
+/// Those of [`mount_points_under`].
+pub(crate) fn is_mount_point(path: &Path) -> Result<bool, Error> {
+    match outermost::is_mount_point(path) {
+        Some(is_one) => Ok(is_one),
+        None => Ok(mount_points_under(path)?.iter().any(|point| point == path)),
+    }
+}
+
 // === Removing ===
 
 /// Unmounts everything that is mounted at or below `dir`, lazily, so that users of the mounts do not prevent
@@ -56,10 +68,19 @@ pub fn mount_points_under(dir: &Path) -> Result<Vec<PathBuf>, Error> {
 /// Unmounting here does not unmount anything at the source of a shared bind mount. Files and directories
 /// stay.
 ///
+/// The table of mounts is read only if something is busy, or the tree is large: reading it takes the longer the more mounts
+/// the node has.
+///
 /// # Errors
 /// [`Error::Mount`] for the first mount that cannot be unmounted, after the others were tried;
 /// [`Error::StillMounted`] if another program keeps mounting; [`Error::File`], [`Error::MalformedMount`].
 pub fn unmount_tree(dir: &Path) -> Result<(), Error> {
+    let Some(real) = real_place(dir)? else {
+        return Ok(());
+    };
+    if unmount_idle(&real) {
+        return Ok(());
+    }
     for _ in 0..MAX_TRIES {
         let points = mount_points_under(dir)?;
         if points.is_empty() {
@@ -79,6 +100,27 @@ pub fn unmount_tree(dir: &Path) -> Result<(), Error> {
         path: dir.to_owned(),
         tries: MAX_TRIES,
     })
+}
+
+/// Unmounts what is mounted at or below `dir` and is not busy: that nothing uses, and nothing else is mounted on. Returns
+/// whether nothing is left.
+fn unmount_idle(dir: &Path) -> bool {
+    for _ in 0..MAX_TRIES {
+        let Some(points) = outermost::outermost_mounts(dir) else {
+            return false;
+        };
+        if points.is_empty() {
+            return true;
+        }
+        let unmounted = points.iter().all(|point| {
+            // Without mounts below it, nothing is unmounted at the source of a shared bind mount.
+            umount2(point, MntFlags::UMOUNT_NOFOLLOW).is_ok()
+        });
+        if !unmounted {
+            return false;
+        }
+    }
+    false
 }
 
 /// Unmounts every mount stacked on `path` itself. Idempotent; symlinks are not followed.

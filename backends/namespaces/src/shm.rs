@@ -68,7 +68,7 @@ fn is_mounted(dir: &Path) -> Result<bool, Error> {
         .map_err(Error::mount("stat", &real))?
         .filesystem_type()
         == TMPFS_MAGIC;
-    Ok(is_tmpfs && mounts::mount_points_under(&real)?.contains(&real))
+    Ok(is_tmpfs && mounts::is_mount_point(&real)?)
 }
 
 #[cfg(test)]

@@ -31,6 +31,17 @@ fn bind(from: &Path, to: &Path) {
     .unwrap();
 }
 
+fn bind_file(from: &Path, to: &Path) {
+    mount(
+        Some(from),
+        to,
+        None::<&Path>,
+        MsFlags::MS_BIND,
+        None::<&Path>,
+    )
+    .unwrap();
+}
+
 fn change(at: &Path, flags: MsFlags) {
     mount(None::<&Path>, at, None::<&Path>, flags, None::<&Path>).unwrap();
 }
@@ -71,6 +82,144 @@ fn unmount_tree_removes_all_and_is_idempotent() {
         );
         unmount_tree(&dir).unwrap();
         unmount_tree(&temp.join("missing/deep")).unwrap();
+    });
+}
+
+/// Mounts something below a directory; what is returned is in use until it is dropped.
+type Mounting = fn(&Path) -> Option<fs::File>;
+
+/// What is mounted, and whether it is idle and found by a walk.
+const MOUNTINGS: [(&str, Mounting, bool); 11] = [
+    ("nothing", |_| None, true),
+    (
+        "a directory that is missing",
+        |dir| {
+            fs::remove_dir(dir).unwrap();
+            None
+        },
+        true,
+    ),
+    (
+        "the directory itself",
+        |dir| {
+            tmpfs(dir);
+            None
+        },
+        true,
+    ),
+    (
+        "several below it",
+        |dir| {
+            tmpfs(&dir.join("a"));
+            tmpfs(&dir.join("b/c/d"));
+            None
+        },
+        true,
+    ),
+    (
+        "stacked on each other",
+        |dir| {
+            tmpfs(&dir.join("a"));
+            tmpfs(&dir.join("a"));
+            None
+        },
+        true,
+    ),
+    (
+        "a file on a file",
+        |dir| {
+            fs::write(dir.join("a"), "").unwrap();
+            fs::write(dir.join("b"), "").unwrap();
+            bind_file(&dir.join("a"), &dir.join("b"));
+            None
+        },
+        true,
+    ),
+    (
+        "beside a link to a mount",
+        |dir| {
+            std::os::unix::fs::symlink("/proc", dir.join("link")).unwrap();
+            tmpfs(&dir.join("a"));
+            None
+        },
+        true,
+    ),
+    (
+        "below another mount",
+        |dir| {
+            tmpfs(&dir.join("a"));
+            tmpfs(&dir.join("a/b"));
+            None
+        },
+        false,
+    ),
+    (
+        "in use",
+        |dir| {
+            tmpfs(&dir.join("a"));
+            Some(fs::File::create(dir.join("a/file")).unwrap())
+        },
+        false,
+    ),
+    (
+        "among very many files",
+        |dir| {
+            (0..1000).for_each(|file| fs::write(dir.join(file.to_string()), "").unwrap());
+            tmpfs(&dir.join("a"));
+            None
+        },
+        false,
+    ),
+    (
+        "in a deep directory",
+        |dir| {
+            tmpfs(&dir.join("a/".repeat(40)));
+            None
+        },
+        false,
+    ),
+];
+
+#[test]
+fn what_is_idle_is_unmounted_without_the_table_and_what_is_busy_with_it() {
+    in_private_mounts(|temp| {
+        for (what, mounting, idle) in MOUNTINGS {
+            let dir = temp.join("tree");
+            fs::create_dir(&dir).unwrap();
+            let in_use = mounting(&dir);
+            assert_eq!(unmount_idle(&dir), idle, "{what}");
+            unmount_tree(&dir).unwrap();
+            assert!(mount_points_under(&dir).unwrap().is_empty(), "{what}");
+            drop(in_use);
+            let _ = fs::remove_dir_all(&dir);
+        }
+    });
+}
+
+#[test]
+fn mount_points_are_told_from_what_is_on_the_same_file_system() {
+    in_private_mounts(|temp| {
+        let [mounted, bound, plain] = ["mounted", "bound", "plain"].map(|name| temp.join(name));
+        tmpfs(&mounted);
+        fs::create_dir_all(mounted.join("dir")).unwrap();
+        fs::create_dir_all(&plain).unwrap();
+        bind(&plain, &bound);
+        std::os::unix::fs::symlink(&mounted, temp.join("link")).unwrap();
+        fs::write(temp.join("file"), "").unwrap();
+        for (path, expected) in [
+            (mounted.clone(), true),
+            (bound, true),
+            (plain, false),
+            (mounted.join("dir"), false),
+            (temp.join("link"), false),
+            (temp.join("file"), false),
+            (temp.join("missing"), false),
+        ] {
+            assert_eq!(outermost::is_mount_point(&path), Some(expected), "{path:?}");
+            assert_eq!(is_mount_point(&path).unwrap(), expected, "{path:?}");
+        }
+        // Only the table tells it of the root.
+        assert_eq!(outermost::is_mount_point(Path::new("/")), None);
     });
 }
 
