@@ -10,6 +10,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 mod line;
+mod own;
+
+pub use own::OwnMounts;
 
 /// The file with the mounts in the mount namespace of this process.
 pub const OWN_MOUNTS: &str = "/proc/self/mountinfo";

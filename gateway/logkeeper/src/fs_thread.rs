@@ -19,7 +19,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::mounts::{Device, Mounts, Walk};
+use crate::mounts::{Device, KnownMounts, Walk};
 use crate::protocol::{LogFileSystem, MAX_MOUNT_POINT};
 use crate::scratch::Scratch;
 use crate::write_timer::WriteTimer;
@@ -35,6 +35,7 @@ pub(crate) const STALLED: Duration = Duration::from_secs(2);
 #[derive(Debug, Default)]
 pub(crate) struct FsThreads {
     threads: Mutex<BTreeMap<Device, Arc<FsThread>>>,
+    mounts: KnownMounts,
     /// The stalls of threads that have ended.
     past_stalls: AtomicU64,
 }
@@ -93,7 +94,7 @@ impl FsThreads {
         file: &Path,
         passing: impl Fn(&Arc<FsThread>),
     ) -> io::Result<Arc<FsThread>> {
-        let mounts = Arc::new(Mounts::read()?);
+        let mounts = self.mounts.current().await?;
         let mut walk = Walk::to(file);
         loop {
             let (device, point) = mounts.of(walk.at());

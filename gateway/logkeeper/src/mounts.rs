@@ -7,8 +7,12 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
 
-use switchyard_linux::mounts::{MountTable, nearest_above};
+use switchyard_linux::blocking;
+use switchyard_linux::mounts::{MountTable, OwnMounts, nearest_above};
+use tokio::sync::Mutex;
 
 /// The most symbolic links that a path may lead through, as in the kernel.
 const MAX_LINKS: u32 = 40;
@@ -26,6 +30,19 @@ struct Mount {
     point: PathBuf,
 }
 
+/// The mounts for all logs that are opened: a node may have thousands, and a burst of starts opens many logs at once.
+#[derive(Debug, Default)]
+pub(crate) struct KnownMounts {
+    latest: Arc<Mutex<LatestMounts>>,
+}
+
+#[derive(Debug, Default)]
+struct LatestMounts {
+    own: Option<OwnMounts>,
+    /// What was read last, and when it was seen to be current.
+    known: Option<(Instant, Arc<Mounts>)>,
+}
+
 /// A path that is being resolved.
 #[derive(Debug)]
 pub(crate) struct Walk {
@@ -36,14 +53,48 @@ pub(crate) struct Walk {
     links: u32,
 }
 
+// === impl KnownMounts ===
+
+impl KnownMounts {
+    /// The mounts as they are at some time after this call. They are read on a thread of their own, once for all who ask at
+    /// the same time, and not again while the kernel reports no change. Cancel-safe.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub(crate) async fn current(&self) -> io::Result<Arc<Mounts>> {
+        let asked = Instant::now();
+        let mut latest = Arc::clone(&self.latest).lock_owned().await;
+        if let Some((seen, mounts)) = &latest.known
+            && *seen >= asked
+        {
+            return Ok(Arc::clone(mounts));
+        }
+        blocking("the mounts", move || latest.look()).await
+    }
+}
+
+impl LatestMounts {
+    /// Reads the mounts if they may have changed. Blocks, for a time that grows with their number.
+    fn look(&mut self) -> io::Result<Arc<Mounts>> {
+        let seen = Instant::now();
+        let own = match self.own.take() {
+            Some(own) => own,
+            None => OwnMounts::open()?,
+        };
+        let own = self.own.insert(own);
+        // Nothing is known after an error: the kernel reports a change once.
+        let mounts = match self.known.take() {
+            Some((_, mounts)) if !own.have_changed()? => mounts,
+            Some(_) | None => Arc::new(Mounts::from(own.read()?)),
+        };
+        self.known = Some((seen, Arc::clone(&mounts)));
+        Ok(mounts)
+    }
+}
+
 // === impl Mounts ===
 
 impl Mounts {
-    /// The current mounts.
-    pub(crate) fn read() -> io::Result<Self> {
-        Ok(MountTable::of_this_process()?.into())
-    }
-
     /// The file system of a path that contains no link, and its mount point.
     pub(crate) fn of(&self, path: &Path) -> (&str, &Path) {
         let mount = nearest_above(&self.0, path, |mount| &mount.point);
@@ -204,9 +255,19 @@ nonsense\n\
         assert!(Walk::to(&link.join("0.log")).advance(&mounts));
     }
 
-    #[test]
-    fn mount_table_of_this_machine_is_parsed() {
-        let mounts = Mounts::read().unwrap();
-        assert_eq!(mounts.of(Path::new("/proc/self")).1, Path::new("/proc"));
+    #[tokio::test]
+    async fn mounts_of_this_machine_are_read_once_while_they_do_not_change() {
+        let known = KnownMounts::default();
+        let first = known.current().await.unwrap();
+        assert_eq!(first.of(Path::new("/proc/self")).1, Path::new("/proc"));
+        // Others may mount something meanwhile, but not all the time.
+        let mut before = first;
+        loop {
+            let again = known.current().await.unwrap();
+            if Arc::ptr_eq(&before, &again) {
+                break;
+            }
+            before = again;
+        }
     }
 }

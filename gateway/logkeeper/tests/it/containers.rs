@@ -8,6 +8,7 @@ use nix::sys::stat::Mode;
 use switchyard_logkeeper::protocol::{FaultKind, Finished};
 use switchyard_logkeeper::{Error, FifoHold};
 
+use crate::disk_full::SmallDisk;
 use crate::support::{PATIENCE, Site, log, parse, texts};
 
 #[tokio::test]
@@ -395,5 +396,32 @@ async fn fifo_hold_preserves_last_output_without_a_logkeeper() {
     assert_eq!(site.client.finish("c1", PATIENCE).await.unwrap().lines, 1);
     drop(hold);
     assert_eq!(texts(log(&spec)), ["stdout F last words"]);
+    keeper.stop().await;
+}
+
+#[tokio::test]
+async fn file_system_that_is_mounted_later_is_known_to_the_next_log() {
+    let site = Site::new();
+    let keeper = site.start().await;
+    let mut outputs = Vec::new();
+    for name in ["one", "two", "three"] {
+        let plain = site.spec(&format!("before-{name}"));
+        outputs.push(site.output(&plain));
+        site.client.open(&plain).await.unwrap();
+
+        let disk = SmallDisk::mount(site.dir.path().join(name), "size=1m");
+        let mut spec = site.spec(name);
+        spec.log = Some(disk.0.join("c/0.log"));
+        outputs.push(site.output(&spec));
+        site.client.open(&spec).await.unwrap();
+        let file_systems = site.client.stats().await.unwrap().file_systems;
+        let is_known = |point: &str| {
+            file_systems
+                .iter()
+                .any(|known| known.mount_point.ends_with(point))
+        };
+        assert!(is_known(&format!("/{name}")), "{file_systems:?}");
+        site.client.finish(name, Duration::ZERO).await.unwrap();
+    }
     keeper.stop().await;
 }
