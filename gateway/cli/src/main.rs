@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use switchyard_config as config;
 use switchyard_config::DOCUMENTED;
+use switchyard_core::threads;
 use switchyard_daemon::detach::{self, Detach};
 use switchyard_daemon::lock::DirLocks;
 use switchyard_daemon::shutdown::Shutdown;
@@ -65,10 +66,6 @@ mod watch;
 
 /// The exit status for wrong usage.
 const USAGE: u8 = 2;
-
-/// Worker threads of the daemon's runtime. Two suffice, because tasks mostly wait, and each thread costs
-/// memory (its own malloc arena).
-const WORKERS: usize = 2;
 
 /// Switchyard runs containers for Nomad, Kubernetes and Docker Swarm on one node.
 #[derive(Debug, Parser)]
@@ -326,9 +323,10 @@ fn serve_command(args: &ServeArgs) -> Result<(), CliError> {
     // Before anything is touched: the next start would end the same way.
     let traces = start_check::check(&loaded.effective.config, &sources.env)?;
     let exe = std::env::current_exe().map_err(CliError::Exe)?;
+    let processors = threads::processors();
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(WORKERS)
-        .max_blocking_threads(switchyard_core::threads::TOTAL)
+        .worker_threads(threads::workers(processors))
+        .max_blocking_threads(threads::total(processors))
         .enable_all()
         .build()
         .map_err(CliError::Runtime)?;

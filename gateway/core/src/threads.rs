@@ -1,10 +1,13 @@
-//! Division of the process's threads for blocking calls, so that slow calls never occupy all of them.
+//! The process's threads, and the division of those for blocking calls, so that slow calls never occupy all of them.
 //!
-//! The runtime has [`TOTAL`] such threads for the whole process. Bulk work (reading archives, filling
+//! The runtime has [`total`] such threads for the whole process. Bulk work (reading archives, filling
 //! volumes, reading files of images, writing checkpoints, removing directory trees) and the
 //! [pools](crate::blocking_pool) for host paths, whose file systems may hang for ever, have bounded shares,
 //! those of host paths for each owner (ADR 66). The rest is left for short calls: records, mounts, cgroups,
 //! status and cleanup.
+
+use std::num::NonZero;
+use std::thread::available_parallelism;
 
 use switchyard_linux::blocking;
 use tokio::sync::Semaphore;
@@ -12,8 +15,23 @@ use tokio::sync::Semaphore;
 use crate::error::{Error, Result};
 use crate::id::Owner;
 
-/// Threads for blocking calls in the whole process.
-pub const TOTAL: usize = 156;
+/// Threads for blocking calls in the whole process, on a node with few processors.
+const TOTAL_MIN: usize = 156;
+
+/// Threads for short calls for each processor, where that is more.
+const SHORT_PER_PROCESSOR: usize = 4;
+
+/// The most threads for short calls: further ones would wait for containerd and the kernel.
+const SHORT_MAX: usize = 256;
+
+/// Threads of the asynchronous runtime on a node with few processors: its tasks mostly wait, and each thread costs memory.
+const WORKERS_MIN: usize = 2;
+
+/// The processors for which there is one more.
+const PROCESSORS_PER_WORKER: usize = 16;
+
+/// The most threads of the asynchronous runtime.
+const WORKERS_MAX: usize = 8;
 
 /// The maximum that do bulk work at a time.
 pub const BULK: usize = 16;
@@ -52,7 +70,7 @@ pub const BLOCKER_POOL: usize = 2;
 pub const ANSWER_POOL: usize = 4;
 
 /// The minimum that is always left for short calls.
-pub const SHORT: usize = TOTAL
+const SHORT_MIN: usize = TOTAL_MIN
     - BULK
     - (BACKEND_POOL + LOG_POOL) * Owner::ALL.len()
     - FRONTEND_POOL
@@ -63,9 +81,32 @@ pub const SHORT: usize = TOTAL
     - BLOCKER_POOL
     - ANSWER_POOL;
 
-const _: () = assert!(SHORT * 4 >= TOTAL, "a quarter is left to short calls");
+const _: () = assert!(
+    SHORT_MIN * 4 >= TOTAL_MIN,
+    "a quarter is left to short calls"
+);
 
 static BULK_PERMITS: Semaphore = Semaphore::const_new(BULK);
+
+/// The processors that this process may use; one if that is not known.
+#[must_use]
+pub fn processors() -> usize {
+    available_parallelism().map_or(1, NonZero::get)
+}
+
+/// The threads of the asynchronous runtime on a node with this many processors (ADR 102). Pure.
+#[must_use]
+pub fn workers(processors: usize) -> usize {
+    (WORKERS_MIN + processors / PROCESSORS_PER_WORKER).min(WORKERS_MAX)
+}
+
+/// The threads for blocking calls on a node with this many processors: only those for short calls become more (ADR 102).
+/// Pure.
+#[must_use]
+pub fn total(processors: usize) -> usize {
+    let short = processors.saturating_mul(SHORT_PER_PROCESSOR);
+    TOTAL_MIN - SHORT_MIN + short.clamp(SHORT_MIN, SHORT_MAX)
+}
 
 /// Runs bulk work on a blocking thread, as soon as fewer than [`BULK`] other jobs run. If the future is
 /// dropped before the work has begun, nothing runs; work that has begun continues to its end and holds its
@@ -96,16 +137,34 @@ mod tests {
     use super::*;
 
     #[test]
+    fn threads_grow_with_the_processors_up_to_a_limit() {
+        for (processors, of_runtime, for_blocking) in [
+            (1, 2, 156),
+            (2, 2, 156),
+            (9, 2, 156),
+            (10, 2, 157),
+            (16, 3, 181),
+            (64, 6, 373),
+            (96, 8, 373),
+            (512, 8, 373),
+            (usize::MAX, 8, 373),
+        ] {
+            assert_eq!(workers(processors), of_runtime, "{processors}");
+            assert_eq!(total(processors), for_blocking, "{processors}");
+        }
+    }
+
+    #[test]
     fn hung_bulk_work_leaves_threads_for_short_calls() {
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .max_blocking_threads(TOTAL)
+            .max_blocking_threads(TOTAL_MIN)
             .enable_time()
             .build()
             .expect("a runtime");
         runtime.block_on(async {
             let mut answers = Vec::new();
             let mut hanging = Vec::new();
-            for _ in 0..TOTAL {
+            for _ in 0..TOTAL_MIN {
                 let (answer, asked) = mpsc::channel::<()>();
                 answers.push(answer);
                 hanging.push(tokio::spawn(bulk(move || {
@@ -113,7 +172,7 @@ mod tests {
                     Ok(())
                 })));
             }
-            for _ in 0..10 * TOTAL {
+            for _ in 0..10 * TOTAL_MIN {
                 tokio::task::spawn_blocking(|| ())
                     .await
                     .expect("there is a thread");

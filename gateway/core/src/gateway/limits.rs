@@ -1,15 +1,18 @@
 //! Limits and policies of a gateway.
 
-use std::num::NonZero;
-use std::thread::available_parallelism;
 use std::time::Duration;
 
 use crate::backoff::Backoff;
 use crate::ledger::Overcommit;
 use crate::spec::Reserved;
+use crate::threads;
 
 /// Concurrent starts of sandboxes and tasks of one owner for each processor, by default.
 const STARTS_PER_PROCESSOR: usize = 4;
+
+/// The most concurrent starts of one owner by default, however many processors there are: further ones would wait for
+/// containerd's database and for threads, which they would take from other owners (ADR 102).
+const STARTS_MAX: usize = 64;
 
 /// Timeouts for operations that should be quick, and limits on concurrent work.
 #[derive(Debug, Clone)]
@@ -83,14 +86,40 @@ impl Default for Limits {
             retry_max: Duration::from_secs(5),
             exec_output_bytes: 256 << 20,
             exec_per_task: 1024,
-            starts_per_owner: STARTS_PER_PROCESSOR
-                * available_parallelism().map_or(1, NonZero::get),
+            starts_per_owner: starts_per_owner(threads::processors()),
             lease: Duration::from_mins(10),
             restart_grace: Duration::from_secs(20),
             named_devices: NamedDevices::default(),
             port_conflict: PortConflict::default(),
             capacity: None,
             overcommit: Overcommit::default(),
+        }
+    }
+}
+
+/// The concurrent starts of one owner on a node with this many processors. Pure.
+fn starts_per_owner(processors: usize) -> usize {
+    processors
+        .saturating_mul(STARTS_PER_PROCESSOR)
+        .min(STARTS_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn starts_grow_with_the_processors_up_to_a_limit() {
+        for (processors, starts) in [
+            (1, 4),
+            (2, 8),
+            (15, 60),
+            (16, 64),
+            (17, 64),
+            (512, 64),
+            (usize::MAX, 64),
+        ] {
+            assert_eq!(starts_per_owner(processors), starts, "{processors}");
         }
     }
 }
