@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 
+use crate::big::BigSize;
 use crate::crowd::CrowdSize;
 use crate::far::FarSize;
 use crate::swarm::SwarmSize;
@@ -45,6 +46,8 @@ pub(crate) enum Part {
     Storm,
     /// Restarts of the daemon under load: how long clients wait.
     Upgrade,
+    /// A node with very many processes, files, mounts and FIFOs without readers; only if it is named.
+    Big,
 }
 
 /// Measures Switchyard and containerd's own CRI plugin, in turns, on the same containerd.
@@ -187,6 +190,21 @@ pub(crate) struct Args {
     /// Restarts of the daemon; 0 leaves them out
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) restarts: u32,
+    /// Processes of a big node
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(100..))]
+    pub(crate) big_processes: u32,
+    /// Files of the directory that each pod of a big node mounts
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    pub(crate) big_files: u32,
+    /// Mounts of a big node
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub(crate) big_mounts: u32,
+    /// FIFOs without a reader on a big node, two for each task
+    #[arg(long, value_name = "N", default_value_t = 400)]
+    pub(crate) big_fifos: u32,
+    /// Pods of each side in each state of a big node
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) big_pods: u32,
     /// Also writes every sample to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -204,6 +222,24 @@ impl Args {
     /// Returns whether a part is measured.
     pub(crate) fn wants(&self, part: Part) -> bool {
         self.only.is_empty() || self.only.contains(&part)
+    }
+
+    /// Returns whether a part is measured that is measured only if it is named.
+    pub(crate) fn names(&self, part: Part) -> bool {
+        self.only.contains(&part)
+    }
+
+    /// Returns the extent of the part for a big node.
+    pub(crate) fn big_size(&self) -> BigSize {
+        BigSize {
+            processes: self.big_processes,
+            files: self.big_files,
+            mounts: self.big_mounts,
+            fifos: self.big_fifos,
+            pods: self.big_pods,
+            warm_up: self.warm_up,
+            rest: Duration::from_secs(self.rest_seconds),
+        }
     }
 
     /// Returns the number of pods that are kept, and the time for which they are watched.
@@ -286,6 +322,11 @@ impl Args {
             self.device_starts = self.device_starts.min(3);
             self.storms = self.storms.min(1);
             self.storm = self.storm.min(10);
+            self.big_processes = self.big_processes.min(500);
+            self.big_files = self.big_files.min(1000);
+            self.big_mounts = self.big_mounts.min(200);
+            self.big_fifos = self.big_fifos.min(8);
+            self.big_pods = self.big_pods.min(3);
         }
         self
     }

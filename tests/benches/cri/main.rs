@@ -8,7 +8,9 @@
 )]
 
 mod args;
+mod big;
 mod breakdown;
+mod c_program;
 mod crowd;
 mod crun;
 mod devices;
@@ -95,6 +97,9 @@ async fn measure(args: &Args) -> Result<(), Failure> {
     let mut result = measure_parts(args, &mut stand, &mut report).await;
     if result.is_ok() && args.wants(Part::Upgrade) && args.restarts > 0 {
         result = upgrade::measure(args.restarts, &mut report).await;
+    }
+    if result.is_ok() && args.names(Part::Big) {
+        result = big::measure(&mut stand, args.big_size(), &mut report).await;
     }
     report.leftovers(&stand.leftovers());
 

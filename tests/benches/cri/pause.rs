@@ -2,11 +2,10 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use switchyard_tests::image::{Image, ImageBuilder, LayerBuilder};
-use switchyard_tests::prereq;
 
+use crate::c_program::compile;
 use crate::failure::Failure;
 
 /// The program of a pause container: it waits until it is stopped. As small and static as the one Kubernetes
@@ -31,18 +30,7 @@ int main(void) {
 
 /// Builds it; `dir` takes the compiler's files.
 pub(crate) fn build(dir: &Path) -> Result<Image, Failure> {
-    let compiler = prereq::require("cc", "gcc libc6-dev");
-    let source = dir.join("pause.c");
-    let program = dir.join("pause");
-    fs::write(&source, SOURCE)?;
-    let status = Command::new(compiler)
-        .args(["-Os", "-static", "-s", "-o"])
-        .arg(&program)
-        .arg(&source)
-        .status()?;
-    if !status.success() {
-        return Err(format!("cannot compile the pause program: cc ended with {status}").into());
-    }
+    let program = compile(dir, "pause", SOURCE)?;
     let layer = LayerBuilder::default()
         .file("pause", fs::read(&program)?, 0o755)
         .build();

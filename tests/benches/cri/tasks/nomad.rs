@@ -1,11 +1,13 @@
 //! Our side: an agent with its launcher, and the tasks that it prepares.
 
 use std::fs::File;
+use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::fcntl::{FcntlArg, fcntl};
 use serde_json::json;
 use switchyard_proto::nomad::device;
 use switchyard_proto::nomad::drivers::proto as nomad;
@@ -50,7 +52,8 @@ pub(crate) struct PreparedTask {
     /// Its network.
     pub(crate) network: TaskNetwork,
     setup: TaskSetup,
-    _fifos: [File; 2],
+    /// The FIFOs of its output, which are open here and not read.
+    fifos: Vec<File>,
 }
 
 // === impl NomadAgent ===
@@ -106,7 +109,7 @@ impl NomadAgent {
         Ok(PreparedTask {
             network: wish,
             setup,
-            _fifos: fifos,
+            fifos: fifos.into(),
         })
     }
 
@@ -249,6 +252,16 @@ impl PreparedTask {
             "/local" | "/secrets" => Ok(task.join(inside.trim_start_matches('/'))),
             _ => Err(format!("it is not known what of an allocation is at {inside}").into()),
         }
+    }
+
+    /// Fills the FIFOs of its output and closes them here, so that they have no reader, as after the death of an agent's
+    /// collectors of logs.
+    pub(crate) fn abandon_output(&mut self) -> Result<(), Failure> {
+        for mut fifo in self.fifos.drain(..) {
+            let size = fcntl(&fifo, FcntlArg::F_GETPIPE_SZ)?;
+            fifo.write_all(&vec![b'\n'; usize::try_from(size)?])?;
+        }
+        Ok(())
     }
 
     /// Returns the destination of its output.
