@@ -1,8 +1,11 @@
-//! The kernel's counters of devices, huge pages and memory: our metrics report the kernel's own values.
+//! The kernel's counters of devices, huge pages and memory: our metrics report the kernel's own values. And its lists of the
+//! children of processes.
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::process::Command;
 
+use switchyard_linux::process;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::cri::limits;
 use switchyard_tests::host::eventually;
@@ -14,6 +17,10 @@ pub(crate) const FACTS: &[GuestFact] = &[
     (
         "hugepage_and_memory_reservation_metrics_match_the_kernel",
         metrics_of_huge_pages,
+    ),
+    (
+        "children_of_processes_are_listed",
+        children_of_processes_are_listed,
     ),
 ];
 
@@ -174,4 +181,18 @@ fn metrics_of_huge_pages(node: &GuestNode) {
         &format!("rm {HUGE}/page && umount {HUGE} && rmdir {HUGE}"),
     ]);
     fs::write(NR_HUGEPAGES, "0").expect("the guest has huge pages");
+}
+
+/// The kernel of the machine that runs the other tests may have no such lists.
+fn children_of_processes_are_listed(_: &GuestNode) {
+    assert!(process::lists_children(), "CONFIG_PROC_CHILDREN is not set");
+    let mut child = Command::new("sleep")
+        .arg("1000")
+        .spawn()
+        .expect("it can be started");
+    let found = process::children(std::process::id().cast_signed());
+    let is_found = found.contains(&child.id().cast_signed());
+    child.kill().expect("it runs");
+    child.wait().expect("it is a child");
+    assert!(is_found, "{found:?}");
 }

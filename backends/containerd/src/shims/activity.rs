@@ -76,8 +76,8 @@ impl Shims {
 
     async fn wait_quiet(&self, id: &str) -> Result<()> {
         let containerd = self.containerd().await;
-        let mut quiet_since = Instant::now();
         let mut scan = self.scan().await?;
+        let mut quiet_since = Instant::now();
         let mut pace = Pace::default();
         loop {
             let is_active = self.activity_in(&scan, id) == Activity::RuntimeOrHelper;

@@ -1,7 +1,7 @@
 //! Who shares a scan, and what is kept of one.
 
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 
@@ -156,7 +156,9 @@ async fn few_scans_of_many_processes_serve_all_who_ask() {
     let scans = Arc::new(SharedScans::default());
     let runs = Arc::new(AtomicU32::new(0));
     let asked = (0..40).map(|_| {
-        let (scans, runs, shells) = (Arc::clone(&scans), Arc::clone(&runs), shells.clone());
+        let scans = Arc::clone(&scans);
+        let runs = Arc::clone(&runs);
+        let shells = shells.clone();
         async move {
             let scan = move || {
                 runs.fetch_add(1, Ordering::Relaxed);
@@ -176,4 +178,28 @@ async fn few_scans_of_many_processes_serve_all_who_ask() {
 fn children_of(parents: &HashSet<i32>) -> usize {
     let all = process::all().into_iter();
     all.filter(|stat| parents.contains(&stat.parent)).count()
+}
+
+#[test]
+fn look_at_children_shows_what_a_scan_of_all_processes_shows() {
+    // A helper of a shim as containerd runs one: this process is its parent.
+    let mut helper = Command::new("sh");
+    helper
+        .arg0("/usr/bin/containerd-shim-runc-v2")
+        .args(["-c", "read line", "sh", "-namespace", "look"])
+        .args(["-address", SOCKET, "-id", "a", "delete"])
+        .stdin(Stdio::piped())
+        .process_group(0);
+    let _groups = ProcessGroups(vec![helper.spawn().unwrap()]);
+    let containerd = ProcessId::of(std::process::id().cast_signed()).unwrap();
+    let full = ShimScan::take(Path::new(SOCKET), "look");
+    let again = ShimScan::default().again(containerd, Path::new(SOCKET), "look");
+    // Command lines are believed of root alone, and not every kernel lists children.
+    assert_eq!(again, process::lists_children().then_some(full));
+    let gone = ProcessId {
+        started: containerd.started + 1,
+        ..containerd
+    };
+    let none = ShimScan::default().again(gone, Path::new(SOCKET), "look");
+    assert_eq!(none, None, "a new containerd has other children");
 }
