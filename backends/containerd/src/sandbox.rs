@@ -185,7 +185,7 @@ impl Sandboxes {
         let dirs = entry.dirs.clone();
         let pinned = want.net || want.ipc || want.uts || want.users.is_some();
         let files = async {
-            files::write_static_files(&dirs, spec, &record, &self.host_files).await?;
+            files::write_hostname(&dirs, spec, &record).await?;
             self.context.faults.reach(CrashPoint::SandboxFiles)?;
             if own_shm {
                 namespaces::tasks::mount_shm(dirs.shm(), spec.shm_size_bytes)
@@ -239,14 +239,7 @@ impl Sandboxes {
         let (filed, connected) = tokio::join!(step("write_files", files), connected);
         entry.record.ips = connected?;
         filed?;
-        files::write_hosts(
-            &dirs,
-            spec,
-            &entry.record,
-            self.network.bridge.host(),
-            &self.host_files,
-        )
-        .await?;
+        self.write_address_files(id, spec, entry).await?;
         self.context.faults.reach(CrashPoint::SandboxHosts)?;
         entry.label_files(&self.context.host).await?;
         if entry.record.infra {

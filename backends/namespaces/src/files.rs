@@ -135,23 +135,6 @@ pub fn host_file(path: &Path) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// Returns whether a resolver configuration names servers, and all of them have loopback addresses.
-#[must_use]
-pub fn is_local_alone(resolv_conf: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(resolv_conf);
-    let servers = text
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("nameserver"));
-    let local = |server: &str| {
-        server
-            .trim()
-            .parse::<IpAddr>()
-            .is_ok_and(|address| address.is_loopback())
-    };
-    let locals: Vec<bool> = servers.map(local).collect();
-    !locals.is_empty() && locals.into_iter().all(|local| local)
-}
-
 /// The requested configuration, with each empty part filled in from a resolver configuration of the host.
 #[must_use]
 pub fn with_host_parts(asked: DnsConfig, resolv_conf: &[u8]) -> DnsConfig {
@@ -219,7 +202,11 @@ pub(crate) fn check_hostname(name: &str) -> Result<(), Error> {
     }
 }
 
-fn check_server(server: &str) -> Result<(), Error> {
+/// Checks the address of a DNS server.
+///
+/// # Errors
+/// [`Error::Invalid`] if it is no IP address.
+pub fn check_server(server: &str) -> Result<(), Error> {
     word("DNS server", server)?;
     let (address, zone) = match server.split_once('%') {
         Some((address, zone)) => (address, Some(zone)),

@@ -37,6 +37,7 @@ const EFFECTS: &[(&str, Effect)] = &[
     ("containerd.shim_timeout_seconds", Reload),
     ("network", Restart),
     ("network.port_conflict", Reload),
+    ("network.dns", Reload),
     ("network.bridge", EmptyNode),
     ("devices", Reload),
     ("ledger", Reload),

@@ -76,8 +76,8 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         return fault("containerd.namespace", why);
     }
     check_devices(&config.devices)?;
-    if let Err(error) = config.network.bridge.check() {
-        return fault("network.bridge", error.to_string());
+    if let Err((key, why)) = config.network.check() {
+        return fault(&format!("network.{key}"), why);
     }
     if let Err((key, why)) = config.swarm.check() {
         return fault(&format!("swarm.{key}"), why);

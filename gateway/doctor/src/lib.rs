@@ -4,7 +4,7 @@
 //! run ──► facts           configuration, daemon's answers, processes: once
 //!   ├──► kernel, features, cgroups, storage, systemd   1xx
 //!   ├──► containerd                          2xx
-//!   ├──► network, addresses, address_use     3xx
+//!   ├──► network (with name_servers), addresses, address_use   3xx
 //!   ├──► kubelet                             4xx
 //!   ├──► nomad (with hcl)                    5xx
 //!   ├──► swarm                               6xx
@@ -40,6 +40,7 @@ mod hcl;
 mod kernel;
 mod kubelet;
 mod local;
+mod name_servers;
 mod network;
 mod nomad;
 pub mod outside;

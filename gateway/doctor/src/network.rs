@@ -12,6 +12,7 @@ use super::codes::runtime::{
 };
 use super::facts::Facts;
 use super::finding::Finding;
+use super::name_servers;
 use super::text::listed;
 use super::view::FILE_MAX;
 
@@ -54,6 +55,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
             found.push(finding.command_if(facts.install_command(Needed::Iptables)));
         }
     }
+    found.extend(name_servers::check(facts));
     found
 }
 

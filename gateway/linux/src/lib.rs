@@ -3,7 +3,8 @@
 //! [`mounts`] alone reads the kernel's list of mounts. [`process`] alone says which process an id stands for. [`node_limits`] alone
 //! says how much of a limit of the node is in use, [`listeners`] alone which programs of the node listen, [`host_features`] alone what
 //! the kernel offers to this process, [`packages`] alone how what is missing is installed, [`inherited`] alone what a process does
-//! not take over from whoever starts it, [`cgroups`] alone which version of control groups there is.
+//! not take over from whoever starts it, [`cgroups`] alone which version of control groups there is, [`resolv_conf`] alone which DNS
+//! servers of the node a container can ask.
 
 pub mod cgroups;
 pub mod descriptor_bundle;
@@ -20,6 +21,7 @@ pub mod node_limits;
 pub mod packages;
 pub mod process;
 mod report;
+pub mod resolv_conf;
 mod space;
 mod text;
 mod threads;

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use switchyard_core::backend::CheckRequest;
+use switchyard_linux::resolv_conf::{Families, unreachable};
+use switchyard_namespaces::files::check_server;
 use switchyard_registry::Limits;
 
 use crate::base::reserved::is_reserved;
@@ -119,8 +121,36 @@ pub struct NetworkConfig {
     pub plugin_timeout_seconds: u64,
     /// Policy for a pod with a host port on which a program of the node listens.
     pub port_conflict: PortConflictPolicy,
+    /// The DNS servers of containers with another network than the node's whose client names none; empty for those of
+    /// the node that they can ask.
+    pub dns: Vec<String>,
     /// The gateway's own bridge network.
     pub bridge: BridgeConfig,
+}
+
+// === impl NetworkConfig ===
+
+impl NetworkConfig {
+    /// Checks the values beyond their types.
+    ///
+    /// # Errors
+    /// The key that is wrong, and why.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        let wrong = self.dns.iter().find_map(|server| {
+            let families = Families::of(&[]);
+            if let Err(error) = check_server(server) {
+                return Some(error.to_string());
+            }
+            let why = unreachable(server, families)?.as_str();
+            Some(format!("{server} {why}: no container can ask it"))
+        });
+        if let Some(why) = wrong {
+            return Err(("dns", why));
+        }
+        self.bridge
+            .check()
+            .map_err(|error| ("bridge", error.to_string()))
+    }
 }
 
 /// Policy for a pod with a host port on which a program of the node listens.
@@ -387,6 +417,7 @@ impl Default for NetworkConfig {
             bin_dirs: CNI_BIN_DIRS.map(PathBuf::from).into(),
             plugin_timeout_seconds: 60,
             port_conflict: PortConflictPolicy::default(),
+            dns: Vec::new(),
             bridge: BridgeConfig::default(),
         }
     }

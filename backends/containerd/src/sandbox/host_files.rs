@@ -5,13 +5,11 @@ use std::time::Duration;
 
 use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::{Result, threads};
+use switchyard_linux::resolv_conf::{self, Families, Reachable};
 use switchyard_namespaces::files as content;
 
 use crate::base::error::from_namespaces;
 
-const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// The configuration with the upstream servers of systemd-resolved.
-const RESOLVED_RESOLV_CONF: &str = "/run/systemd/resolve/resolv.conf";
 const HOSTS: &str = "/etc/hosts";
 
 /// Limit for reading a file.
@@ -30,16 +28,24 @@ impl HostFiles {
         }
     }
 
-    /// The host's resolver configuration. With `away`, for another network namespace than the host's, servers at
-    /// loopback addresses cannot be reached: if it names no other, the upstream servers of systemd-resolved are
-    /// used instead, if that runs. Cancel-safe.
-    pub(super) async fn resolv_conf(&self, away: bool) -> Result<Vec<u8>> {
-        let own = self.read(RESOLV_CONF).await?;
-        if !away || !content::is_local_alone(&own) {
-            return Ok(own);
+    /// The host's resolver configuration. Cancel-safe.
+    pub(super) async fn resolv_conf(&self) -> Result<Vec<u8>> {
+        let [own, ..] = resolv_conf::FILES;
+        self.read(own).await
+    }
+
+    /// What another network namespace than the host's, with these families, can use of it. If it names no server that can
+    /// be asked there, the files with the upstream servers of local caches are looked at. Cancel-safe.
+    pub(super) async fn reachable_resolv_conf(&self, families: Families) -> Result<Reachable> {
+        let mut texts = Vec::new();
+        for path in resolv_conf::FILES {
+            texts.push(self.read(path).await?);
+            let found = resolv_conf::choose(&texts, families);
+            if !found.servers.is_empty() {
+                return Ok(found);
+            }
         }
-        let behind = self.read(RESOLVED_RESOLV_CONF).await?;
-        Ok(if behind.is_empty() { own } else { behind })
+        Ok(resolv_conf::choose(&texts, families))
     }
 
     /// The host's `/etc/hosts`. Cancel-safe.
@@ -70,8 +76,8 @@ mod tests {
             content::host_file(Path::new(HOSTS)).unwrap()
         );
         assert_eq!(
-            files.resolv_conf(false).await.unwrap(),
-            content::host_file(Path::new(RESOLV_CONF)).unwrap()
+            files.resolv_conf().await.unwrap(),
+            content::host_file(Path::new("/etc/resolv.conf")).unwrap()
         );
     }
 

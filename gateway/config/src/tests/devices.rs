@@ -104,6 +104,11 @@ fn invalid_bridge_or_device_is_rejected_with_its_line() {
         error.starts_with("config.toml:2: network.bridge: subnets: "),
         "{error}"
     );
+    for server in ["dns.example", "127.0.0.53", "fe80::1%eth0", "::1"] {
+        let error = message(&format!("version = 1\n[network]\ndns = [\"{server}\"]\n"));
+        assert!(error.starts_with("config.toml:3: network.dns: "), "{error}");
+        assert!(error.contains(server), "{error}");
+    }
     let error = message(
         "version = 1\n[[devices.groups]]\nvendor = \"a/b\"\ntype = \"tpu\"\npaths = [\"/dev/a*\"]\n",
     );

@@ -117,6 +117,12 @@ pub(in super::super) const FEW_ADDRESSES: FindingCode = FindingCode::warning(
     "Once none is left, no pod or task on this network is created: \"no IP addresses available in range set\".",
     "Enlarge the range in the network's configuration or in network.bridge.subnets, or run less on the node. An address for a container that neither the daemon nor another program on the node has (`ctr -n k8s.io containers list`) was leaked: remove its file.",
 );
+pub(in super::super) const NO_NAME_SERVER: FindingCode = FindingCode::warning(
+    "SY311",
+    "tasks have no DNS server",
+    "Tasks of Nomad and Swarm whose job names no server resolve no names: those of the node are local caches, belong to one of its interfaces, or are of a family that the bridge network lacks.",
+    "Set network.dns to servers that tasks can ask, for instance the address of the bridge if the cache also listens there; or give the bridge a range of the other family by network.bridge.subnets.",
+);
 
 pub(super) const ALL: &[&FindingCode] = &[
     &CRI_PLUGIN,
@@ -138,4 +144,5 @@ pub(super) const ALL: &[&FindingCode] = &[
     &PORTS_OVERLAP,
     &FORWARD_DROP,
     &FEW_ADDRESSES,
+    &NO_NAME_SERVER,
 ];

@@ -348,6 +348,47 @@ fn bridge_that_overlaps_a_route() {
 }
 
 #[test]
+fn tasks_without_a_dns_server() {
+    let told = |texts: &[(&str, &str)], config: &str, expected: &[&str]| {
+        check(
+            |node| {
+                node.config(config);
+                for (path, text) in texts {
+                    node.file(path, text);
+                }
+            },
+            expected,
+        )
+    };
+    let own = "/etc/resolv.conf";
+    let missing = &["SY311 warning"];
+    let found = told(
+        &[(own, "nameserver 127.0.0.1\nnameserver fe80::1%eth0\n")],
+        "",
+        missing,
+    );
+    assert!(
+        found[0]
+            .found
+            .contains("127.0.0.1 is an address of the node's own loopback, fe80::1%eth0"),
+        "{found:?}"
+    );
+    told(&[(own, "nameserver fd00::53\n")], "", missing);
+    told(&[(own, "search a.test\n")], "", missing);
+    let six = "[network.bridge]\nsubnets = [\"fd00:5::/64\"]";
+    told(&[(own, "nameserver fd00::53\n")], six, &[]);
+    told(&[(own, "nameserver 192.0.2.53\n")], six, missing);
+    let local = (own, "nameserver 127.0.0.53\n");
+    told(&[local], "[network]\ndns = [\"192.0.2.53\"]", &[]);
+    for upstream in [
+        "/run/systemd/resolve/resolv.conf",
+        "/run/NetworkManager/no-stub-resolv.conf",
+    ] {
+        told(&[local, (upstream, "nameserver 192.0.2.53\n")], "", &[]);
+    }
+}
+
+#[test]
 fn networks_that_overlap() {
     let other = |subnet: &str| {
         format!(

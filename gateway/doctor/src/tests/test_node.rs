@@ -298,6 +298,10 @@ impl TestNode {
                 "/proc/net/route",
                 "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n",
             ),
+            (
+                "/etc/resolv.conf",
+                "nameserver 192.0.2.53\nnameserver 2001:db8::53\n",
+            ),
             ("/run/systemd/system/x", ""),
             ("/var/lib/switchyard/lock", ""),
         ] {
