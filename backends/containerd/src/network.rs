@@ -12,7 +12,7 @@ use switchyard_core::backend::OccupiedPort;
 use switchyard_core::id::{Owner, SandboxId};
 use switchyard_core::spec::{
     Bandwidth, CgroupPlacement, Dns, HOST_PORTS_MAX, HostPort, HostPorts, ID_PLACEHOLDER, Link,
-    NetworkName, PodNetwork, PortMapping, Protocol, SandboxSpec, Subnet,
+    NetworkName, PodNetwork, PortMapping, Protocol, SandboxSpec, Subnet, not_forwarded,
 };
 use switchyard_core::trace::{Span, traced};
 use switchyard_core::{Error, ErrorKind, Result};
@@ -37,7 +37,7 @@ mod routes;
 
 use bridge::BridgeNetwork;
 use cluster_bridges::ClusterBridges;
-use forwarding::{not_forwarded, port_mapping};
+use forwarding::port_mapping;
 use kept_ports::KeptPorts;
 use node_networks::NodeNetworks;
 use ranges::Ranges;
@@ -194,8 +194,8 @@ impl Network {
         if let Some((port, why)) = not_forwarded(ports, &ips) {
             let text = format!("host port {port} cannot be forwarded: {why}");
             match owner {
-                // As on containerd, whose plugins are the same.
-                Owner::Kubernetes => tracing::warn!(sandbox = %id, "{text}"),
+                // As on containerd, whose plugins are the same. The gateway announces it.
+                Owner::Kubernetes => {}
                 Owner::Nomad | Owner::Swarm | Owner::Host => {
                     return Err(Error::failed_precondition(text));
                 }

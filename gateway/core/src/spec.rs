@@ -16,6 +16,7 @@ mod cluster_bridge;
 mod command;
 mod cpus;
 mod disk;
+mod forwarding;
 mod limits;
 mod mount;
 mod network;
@@ -35,6 +36,7 @@ pub use cluster_bridge::{BridgeAddresses, ClusterBridge};
 pub use command::command_line;
 pub use cpus::CpuSet;
 pub use disk::{DiskLimit, DiskPart, LimitedPlaces, Project, ProjectId, disk_parts};
+pub use forwarding::not_forwarded;
 pub use limits::{
     CpuList, CpuPeriod, CpuQuota, CpuShares, InvalidLimit, MemoryLimit, OomScoreAdj, PidsLimit,
     Swappiness,

@@ -100,6 +100,54 @@ async fn port_of_a_listening_program_is_refused_but_to_a_pod() {
     }
 }
 
+/// The sandboxes of the fake have an address of IPv4 alone.
+#[tokio::test]
+async fn port_that_leads_to_no_address_of_a_pod_is_an_event() {
+    for (host_ip, is_told) in [
+        ("fd00::2", true),
+        ("::", true),
+        ("::1", true),
+        ("192.0.2.1", false),
+        ("0.0.0.0", false),
+        ("::ffff:192.0.2.1", false),
+        ("127.0.0.1", false),
+        ("", false),
+    ] {
+        let node = FakeNode::new().await;
+        let mut spec = forwarding(Owner::Kubernetes, "pod", &[80]);
+        if let SandboxNetwork::Pod(network) = &mut spec.network {
+            network.ports[0].host_ip = host_ip.parse().ok();
+        }
+        let mut events = node.gateway.subscribe();
+        let scope = node.gateway.scope(Owner::Kubernetes);
+        let id = scope.sandboxes().create(spec.clone()).await.unwrap().id;
+        scope.sandboxes().stop(&id.to_string()).await.unwrap();
+        scope.sandboxes().start(id, spec).await.unwrap();
+        scope.sandboxes().remove(&id.to_string()).await.unwrap();
+        let mut told = Vec::new();
+        loop {
+            let kind = events.next().await.unwrap().unwrap().kind;
+            if let EventKind::Conflict(conflict) = &kind {
+                told.push(conflict.to_string());
+            }
+            if matches!(kind, EventKind::SandboxRemoved(_)) {
+                break;
+            }
+        }
+        // Once for each start.
+        assert_eq!(
+            told.len(),
+            if is_told { 2 } else { 0 },
+            "{host_ip}: {told:?}"
+        );
+        assert!(
+            told.iter()
+                .all(|text| text.contains(host_ip) && text.contains("cannot be forwarded: ")),
+            "{told:?}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn rollback_of_a_failed_start_leaves_the_ports_to_a_start_that_looks_for_listeners() {
     let node = FakeNode::new().await;

@@ -2,6 +2,7 @@
 //! stopped.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use futures::FutureExt;
@@ -19,7 +20,9 @@ use crate::ledger::{
     RefusalReason, Resource,
 };
 use crate::object::Sandbox;
-use crate::spec::{HostPort, Meta, Reserved, SandboxSpec};
+use crate::spec::{
+    HostPort, Meta, PodNetwork, Reserved, SandboxNetwork, SandboxSpec, not_forwarded,
+};
 use crate::state::SandboxState;
 
 mod compute;
@@ -151,6 +154,27 @@ impl Claims {
             }
             (Owner::Kubernetes, PortConflict::Refuse)
             | (Owner::Nomad | Owner::Swarm | Owner::Host, _) => Err(self.record_refusal(refusal)),
+        }
+    }
+
+    /// Announces a host port that does not lead to a sandbox with these addresses, if there is one. Backends refuse it to
+    /// others than pods.
+    pub(super) fn announce_not_forwarded(
+        &self,
+        owner: Owner,
+        network: &SandboxNetwork,
+        ips: &[IpAddr],
+    ) {
+        let SandboxNetwork::Pod(PodNetwork { ports, .. }) = network else {
+            return;
+        };
+        if let Some((port, why)) = not_forwarded(ports, ips) {
+            self.record_conflict(Refusal {
+                owner,
+                resource: Resource::Port(port),
+                reason: RefusalReason::NotForwarded(why),
+                holder: None,
+            });
         }
     }
 

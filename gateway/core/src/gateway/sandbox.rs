@@ -172,10 +172,16 @@ async fn make_sandbox(
             return Err(Blocker::explain_late(error, sandboxes.blockers(id)).await);
         }
     };
+    let SandboxSpec {
+        meta,
+        handler,
+        network,
+        ..
+    } = spec;
     let sandbox = Sandbox {
         id,
-        meta: Arc::new(spec.meta),
-        handler: spec.handler,
+        meta: Arc::new(meta),
+        handler,
         details,
         state: SandboxState::Ready,
     };
@@ -183,6 +189,10 @@ async fn make_sandbox(
     // bug.
     let sandbox = context.table.insert_sandbox(sandbox)?;
     sandboxes.watch(&sandbox);
+    let ips = &sandbox.details.ips;
+    sandboxes
+        .claims
+        .announce_not_forwarded(sandbox.meta.owner, &network, ips);
     Ok(sandbox)
 }
 
@@ -292,6 +302,10 @@ async fn start_sandbox(sandboxes: Arc<Sandboxes>, id: SandboxId, spec: SandboxSp
         Ok(details) => {
             let sandbox = context.table.sandbox_started(id, details)?;
             sandboxes.watch(&sandbox);
+            let ips = &sandbox.details.ips;
+            sandboxes
+                .claims
+                .announce_not_forwarded(spec.meta.owner, &spec.network, ips);
             context.check_ready(id).map(drop)
         }
         Err(error) => {

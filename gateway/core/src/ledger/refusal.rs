@@ -56,6 +56,8 @@ pub enum RefusalReason {
     Shared,
     /// A program of the node listens on it: this one, if it can be seen.
     Listening(Option<ListeningProcess>),
+    /// It does not lead to the sandbox, for this reason.
+    NotForwarded(&'static str),
     /// It is more than the node has left.
     Overcommitted {
         /// All that the node has.
@@ -139,6 +141,7 @@ impl fmt::Display for Refusal {
             (RefusalReason::Listening(None), _) => {
                 f.write_str("is in use by a process of the node that cannot be seen, which listens on it: publish another port")
             }
+            (RefusalReason::NotForwarded(why), _) => write!(f, "cannot be forwarded: {why}"),
             (RefusalReason::Overcommitted { capacity, reserved }, _) => self.explain(f, *capacity, reserved),
             (RefusalReason::Unknown, _) => f.write_str(NOT_ON_THIS_NODE),
             (RefusalReason::Unhealthy(why), _) => write!(f, "cannot be given to a task: {why}"),
@@ -236,6 +239,7 @@ impl From<Refusal> for Error {
             RefusalReason::Held
             | RefusalReason::Shared
             | RefusalReason::Listening(_)
+            | RefusalReason::NotForwarded(_)
             | RefusalReason::Overcommitted { .. }
             | RefusalReason::Unhealthy(_)
             | RefusalReason::Quota
@@ -255,6 +259,7 @@ impl RefusalReason {
             Self::Held => "held",
             Self::Shared => "shared",
             Self::Listening(_) => "listening",
+            Self::NotForwarded(_) => "not_forwarded",
             Self::Overcommitted { .. } => "overcommitted",
             Self::Unknown => "unknown",
             Self::Unhealthy(_) => "unhealthy",
