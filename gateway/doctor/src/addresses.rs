@@ -1,9 +1,8 @@
 //! Checks of overlapping address ranges and port ranges.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
 use serde_json::Value;
 use switchyard_core::spec::Subnet;
+use switchyard_linux::routes;
 
 use super::codes::runtime::{PORTS_OVERLAP, SUBNET_ROUTED, SUBNETS_OVERLAP};
 use super::facts::Facts;
@@ -21,9 +20,6 @@ const NOMAD_PORTS: (u16, u16) = (20_000, 32_000);
 /// The ports that a kubelet and a Nomad agent listen on.
 const KUBELET_PORTS: [u16; 2] = [10_248, 10_250];
 const AGENT_PORTS: [u16; 3] = [4646, 4647, 4648];
-
-/// The most routes that are looked at.
-const ROUTES_MAX: usize = 100_000;
 
 /// The most ranges of one network.
 const RANGES_MAX: usize = 64;
@@ -44,25 +40,18 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
 /// The gateway's bridge network, if the node reaches some of its addresses by another interface.
 fn routed(facts: &Facts) -> Vec<Finding> {
     let bridge = &facts.config.network.bridge;
-    let view = &facts.view;
-    let four = view.text("/proc/net/route").unwrap_or_default();
-    let six = view.text("/proc/net/ipv6_route").unwrap_or_default();
-    let routes = four
-        .lines()
-        .skip(1)
-        .take(ROUTES_MAX)
-        .filter_map(route_of_four);
-    let routes: Vec<Route> = routes
-        .chain(six.lines().take(ROUTES_MAX).filter_map(route_of_six))
-        .collect();
+    let text = |path| facts.view.text(path).unwrap_or_default();
+    let routes = routes::parse(&text(routes::FOUR), &text(routes::SIX));
     let subnets = bridge
         .subnets
         .iter()
         .filter_map(|text| text.parse::<Subnet>().ok());
     let conflict = |subnet: Subnet| {
-        let is_other =
-            |route: &&Route| route.interface != bridge.name && overlap(&route.to, &subnet);
-        let Route { interface, to } = routes.iter().find(is_other)?;
+        let mut others = routes
+            .iter()
+            .filter(|route| route.prefix > 0 && route.interface != bridge.name)
+            .map(|route| (&route.interface, Subnet::of(route.to, route.prefix)));
+        let (interface, to) = others.find(|(_, to)| to.overlaps(&subnet))?;
         let found = format!(
             "{} has {subnet}, and the node reaches {to} by {interface}",
             bridge.name
@@ -70,58 +59,6 @@ fn routed(facts: &Facts) -> Vec<Finding> {
         Some(Finding::new(&SUBNET_ROUTED, found).command("ip route"))
     };
     subnets.filter_map(conflict).collect()
-}
-
-/// A route, but none that is the default.
-struct Route {
-    interface: String,
-    to: Subnet,
-}
-
-/// A line of `/proc/net/route`: the kernel prints an address as one number in the machine's byte order.
-fn route_of_four(line: &str) -> Option<Route> {
-    let fields: Vec<&str> = line.split_whitespace().collect();
-    let number = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::from_be);
-    let to = Ipv4Addr::from(number(fields.get(1)?)?);
-    let prefix = number(fields.get(7)?)?.count_ones();
-    let to = format!("{to}/{prefix}")
-        .parse()
-        .ok()
-        .filter(|_| prefix > 0)?;
-    Some(Route {
-        interface: (*fields.first()?).to_owned(),
-        to,
-    })
-}
-
-/// A line of `/proc/net/ipv6_route`, of a network that is not the kernel's own.
-fn route_of_six(line: &str) -> Option<Route> {
-    let fields: Vec<&str> = line.split_whitespace().collect();
-    let to = Ipv6Addr::from(u128::from_str_radix(fields.first()?, 16).ok()?);
-    let prefix = u8::from_str_radix(fields.get(1)?, 16)
-        .ok()
-        .filter(|prefix| *prefix > 0)?;
-    let interface = (*fields.get(9)?).to_owned();
-    let is_own =
-        to.is_multicast() || to.is_unicast_link_local() || to.is_loopback() || interface == "lo";
-    let to = format!("{to}/{prefix}").parse().ok().filter(|_| !is_own)?;
-    Some(Route { interface, to })
-}
-
-fn overlap(one: &Subnet, other: &Subnet) -> bool {
-    let prefix = u32::from(one.prefix().min(other.prefix()));
-    match (one.first(), other.first()) {
-        (IpAddr::V4(one), IpAddr::V4(other)) => {
-            let differing = one.to_bits() ^ other.to_bits();
-            // A prefix of 0 shifts out all bits: it overlaps with every network.
-            differing.checked_shr(32 - prefix).unwrap_or(0) == 0
-        }
-        (IpAddr::V6(one), IpAddr::V6(other)) => {
-            let differing = one.to_bits() ^ other.to_bits();
-            differing.checked_shr(128 - prefix).unwrap_or(0) == 0
-        }
-        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
-    }
 }
 
 /// Two networks on this node with overlapping addresses.
@@ -143,7 +80,7 @@ fn overlapping_networks(facts: &Facts) -> Vec<Finding> {
         for subnet in of_network.take(RANGES_MAX) {
             let other = known
                 .iter()
-                .find(|(other, range)| *other != name && overlap(range, &subnet));
+                .find(|(other, range)| *other != name && range.overlaps(&subnet));
             if let Some((other, range)) = other {
                 let text = format!("{name} has {subnet}, {other} has {range}");
                 found.push(Finding::new(&SUBNETS_OVERLAP, text));

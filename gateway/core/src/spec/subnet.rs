@@ -37,6 +37,22 @@ impl Subnet {
         }
     }
 
+    /// The range that has this address and prefix length.
+    #[must_use]
+    pub fn of(address: IpAddr, prefix: u8) -> Self {
+        match address {
+            IpAddr::V4(address) => Self::of_v4(address, prefix),
+            IpAddr::V6(address) => {
+                let prefix = prefix.min(128);
+                let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
+                Self {
+                    first: IpAddr::V6((address.to_bits() & mask).into()),
+                    prefix,
+                }
+            }
+        }
+    }
+
     /// The last address.
     #[must_use]
     pub fn last(&self) -> IpAddr {
@@ -87,20 +103,14 @@ impl FromStr for Subnet {
         let (address, prefix) = text.split_once('/').ok_or_else(wrong)?;
         let digits = !prefix.is_empty() && prefix.bytes().all(|byte| byte.is_ascii_digit());
         let prefix: u8 = prefix.parse().ok().filter(|_| digits).ok_or_else(wrong)?;
-        match address
+        let address = address
             .parse::<IpAddr>()
-            .map_err(|fault| wrong().with_source(fault))?
-        {
-            IpAddr::V4(address) if prefix <= 32 => Ok(Self::of_v4(address, prefix)),
-            IpAddr::V6(address) if prefix <= 128 => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
-                Ok(Self {
-                    first: IpAddr::V6((address.to_bits() & mask).into()),
-                    prefix,
-                })
-            }
-            IpAddr::V4(_) | IpAddr::V6(_) => Err(wrong()),
+            .map_err(|fault| wrong().with_source(fault))?;
+        let longest = if address.is_ipv4() { 32 } else { 128 };
+        if prefix > longest {
+            return Err(wrong());
         }
+        Ok(Self::of(address, prefix))
     }
 }
 

@@ -1,0 +1,112 @@
+//! The routes of the node, of both families, as the kernel prints them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The kernel's routing table of IPv4.
+pub const FOUR: &str = "/proc/net/route";
+
+/// The kernel's routing table of IPv6. A kernel without IPv6 has none.
+pub const SIX: &str = "/proc/net/ipv6_route";
+
+/// The most routes of a family that are looked at.
+const ROUTES_MAX: usize = 100_000;
+
+/// A route to other machines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// The interface by which they are reached.
+    pub interface: String,
+    /// The first of their addresses.
+    pub to: IpAddr,
+    /// How many bits all their addresses have in common; 0 for a default route.
+    pub prefix: u8,
+}
+
+/// Reads the routing tables. Without one, the family has no routes.
+#[must_use]
+pub fn read() -> Vec<Route> {
+    let text = |path| std::fs::read_to_string(path).unwrap_or_default();
+    parse(&text(FOUR), &text(SIX))
+}
+
+/// The routes in the texts of [`FOUR`] and [`SIX`]. Those to addresses that every interface or the node itself has are left
+/// out: of loopback, link-local and multicast ones of IPv6.
+#[must_use]
+pub fn parse(four: &str, six: &str) -> Vec<Route> {
+    let four = four.lines().skip(1).take(ROUTES_MAX).filter_map(of_four);
+    let six = six.lines().take(ROUTES_MAX).filter_map(of_six);
+    four.chain(six).collect()
+}
+
+/// The kernel prints an address of IPv4 as one hexadecimal number in the machine's byte order.
+fn of_four(line: &str) -> Option<Route> {
+    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+    let number = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::from_be);
+    let to = Ipv4Addr::from_bits(number(fields.get(1)?)?);
+    let prefix = number(fields.get(7)?)?.count_ones();
+    Some(Route {
+        interface: (*fields.first()?).to_owned(),
+        to: to.into(),
+        prefix: u8::try_from(prefix).ok()?,
+    })
+}
+
+/// And one of IPv6 as 32 hexadecimal digits.
+fn of_six(line: &str) -> Option<Route> {
+    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+    let to = Ipv6Addr::from_bits(u128::from_str_radix(fields.first()?, 16).ok()?);
+    let prefix = u8::from_str_radix(fields.get(1)?, 16).ok()?;
+    let interface = *fields.get(9)?;
+    let is_own =
+        to.is_multicast() || to.is_unicast_link_local() || to.is_loopback() || interface == "lo";
+    (!is_own && prefix <= 128).then(|| Route {
+        interface: interface.to_owned(),
+        to: to.into(),
+        prefix,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(four: &str, six: &str) -> Vec<String> {
+        let routes = parse(four, six);
+        let text = |route: &Route| format!("{}/{} {}", route.to, route.prefix, route.interface);
+        routes.iter().map(text).collect()
+    }
+
+    #[test]
+    fn routes_of_both_families_are_those_to_other_machines() {
+        // As this machine prints them.
+        let [to, mask] = [[172, 26, 64, 0], [255, 255, 240, 0]].map(u32::from_ne_bytes);
+        let zero = "0".repeat(32);
+        let six = |to: &str, prefix: &str, interface: &str| {
+            format!(
+                "{to} {prefix} {zero} 00 {zero} 00000100 00000001 00000000 00000001 {interface}\n"
+            )
+        };
+        let four = format!(
+            "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n\
+             eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
+             eth1\t{to:08X}\t00000000\t0001\t0\t0\t0\t{mask:08X}\t0\t0\t0\nnonsense\n"
+        );
+        let six = [
+            six(&zero, "00", "eth0"),
+            six("fd000005000000000000000000000000", "40", "eth1"),
+            six("fe800000000000000000000000000000", "40", "eth1"),
+            six("ff000000000000000000000000000000", "08", "eth1"),
+            six("fd000005000000000000000000000001", "80", "lo"),
+            "fd00 40\n".to_owned(),
+        ]
+        .concat();
+        let expected = [
+            "0.0.0.0/0 eth0",
+            "172.26.64.0/20 eth1",
+            "::/0 eth0",
+            "fd00:5::/64 eth1",
+        ];
+        assert_eq!(shown(&four, &six), expected);
+        assert_eq!(shown("", ""), [""; 0]);
+    }
+}
