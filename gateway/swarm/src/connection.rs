@@ -3,13 +3,14 @@
 
 use std::future::{Future, ready};
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use rustls::ClientConfig;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint, Uri};
@@ -19,16 +20,23 @@ use crate::certificates::RootBundle;
 use crate::error::{BoxedError, Error};
 use crate::identity::Identity;
 
+mod dial;
 mod tls;
 
 /// Limit for the connection and its handshake: as long as docker's agents wait.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// Limit for the connection alone, so that an address that does not answer is named.
+const DIAL_LIMIT: Duration = Duration::from_secs(4);
 
 /// Port of a manager whose address has none.
 const DEFAULT_PORT: u16 = 2377;
 
 /// The longest address that is looked up.
 const ADDRESS_MAX: usize = 260;
+
+/// The most addresses of a name that are tried.
+const ADDRESSES_MAX: usize = 32;
 
 /// The headers of an answer: those of gRPC, with the text of an error.
 const HEADERS_MAX: u32 = 16 << 10;
@@ -64,8 +72,8 @@ impl Connection {
             cause,
         };
         let config = tls::config(trust).map_err(|error| unreachable(error.into()))?;
-        let address = with_port(manager).map_err(|reason| unreachable(reason.into()))?;
-        let channel = timeout(CONNECT_LIMIT, connect(&address, trust, config))
+        let address = host_and_port(manager).map_err(|reason| unreachable(reason.into()))?;
+        let channel = timeout(CONNECT_LIMIT, connect(address, trust, config))
             .await
             .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
             .map_err(unreachable)?;
@@ -113,11 +121,12 @@ impl Connection {
 }
 
 async fn connect(
-    address: &str,
+    address: (&str, u16),
     trust: Trust<'_>,
     config: ClientConfig,
 ) -> Result<Channel, BoxedError> {
-    let stream = TcpStream::connect(address).await?;
+    let addresses: Vec<SocketAddr> = lookup_host(address).await?.take(ADDRESSES_MAX).collect();
+    let stream = dial::connect(&addresses, DIAL_LIMIT, TcpStream::connect::<SocketAddr>).await?;
     stream.set_nodelay(true)?;
     let stream = TlsConnector::from(Arc::new(config))
         .connect(tls::server_name(trust), stream)
@@ -143,11 +152,11 @@ async fn connect(
 /// # Errors
 /// What is wrong with it.
 pub fn check_address(manager: &str) -> Result<(), &'static str> {
-    with_port(manager).map(drop)
+    host_and_port(manager).map(drop)
 }
 
-/// `HOST:PORT`, with the default port if there is none.
-fn with_port(manager: &str) -> Result<String, &'static str> {
+/// The host of an address, without brackets, and its port, or the default one.
+fn host_and_port(manager: &str) -> Result<(&str, u16), &'static str> {
     if manager.is_empty() || manager.len() > ADDRESS_MAX {
         return Err("the address is empty, or longer than any name");
     }
@@ -157,45 +166,73 @@ fn with_port(manager: &str) -> Result<String, &'static str> {
     if manager.contains("://") || manager.contains('/') {
         return Err("the address is a URL; HOST:PORT is expected");
     }
-    let has_port = match manager.rsplit_once(':') {
+    let (host, port) = match manager.rsplit_once(':') {
         // `::1` is a host without a port, `[::1]:2377` one with it.
-        Some((host, port)) => {
-            !port.is_empty()
-                && port.bytes().all(|byte| byte.is_ascii_digit())
-                && (!host.contains(':') || host.ends_with(']'))
-        }
-        None => false,
+        Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, Some(port)),
+        Some(_) | None => (manager, None),
     };
-    if has_port {
-        return Ok(manager.to_owned());
+    // Resolvers take an address of IPv6, also one with a zone, without its brackets.
+    let bare = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+        .unwrap_or(host);
+    if bare.is_empty() || bare.contains(['[', ']']) {
+        return Err("the address has no host, or one whose brackets do not match");
     }
-    let is_bare_v6 = manager.contains(':') && !manager.ends_with(']');
-    Ok(if is_bare_v6 {
-        format!("[{manager}]:{DEFAULT_PORT}")
-    } else {
-        format!("{manager}:{DEFAULT_PORT}")
-    })
+    let port = match port {
+        None => DEFAULT_PORT,
+        Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => port
+            .parse()
+            .map_err(|_| "the port of the address is none")?,
+        Some(_) => return Err("the port of the address is no number"),
+    };
+    Ok((bare, port))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::with_port;
+    use super::host_and_port;
 
     #[test]
     fn port_is_2377_unless_it_is_given() {
-        for (given, expected) in [
-            ("m", "m:2377"),
-            ("m:1", "m:1"),
-            ("10.0.0.1", "10.0.0.1:2377"),
-            ("10.0.0.1:99", "10.0.0.1:99"),
-            ("::1", "[::1]:2377"),
-            ("[::1]", "[::1]:2377"),
-            ("[::1]:99", "[::1]:99"),
+        for (given, host, port) in [
+            ("m", "m", 2377),
+            ("m:1", "m", 1),
+            ("10.0.0.1", "10.0.0.1", 2377),
+            ("10.0.0.1:99", "10.0.0.1", 99),
+            ("::1", "::1", 2377),
+            ("[::1]", "::1", 2377),
+            ("[::1]:99", "::1", 99),
+            ("fe80::1%eth0", "fe80::1%eth0", 2377),
+            ("[fe80::1%eth0]", "fe80::1%eth0", 2377),
+            ("[fe80::1%eth0]:99", "fe80::1%eth0", 99),
         ] {
-            assert_eq!(with_port(given).as_deref(), Ok(expected));
+            assert_eq!(host_and_port(given), Ok((host, port)));
         }
-        for wrong in ["", "tcp://m:2377", "m 1", "m\n", &"m".repeat(300)] {
-            assert!(with_port(wrong).is_err(), "{wrong}");
+        for wrong in [
+            "",
+            "tcp://m:2377",
+            "m 1",
+            "m\n",
+            ":1",
+            "[]:1",
+            "[::1",
+            "::1]",
+            "[::1]x",
+            "m:",
+            "m:x",
+            "m:65536",
+            &"m".repeat(300),
+        ] {
+            assert!(host_and_port(wrong).is_err(), "{wrong}");
         }
+    }
+
+    /// Loopback is the interface with this zone on every Linux.
+    #[tokio::test]
+    async fn zone_of_an_address_is_resolved() {
+        let found = tokio::net::lookup_host(host_and_port("[fe80::1%lo]:99").unwrap()).await;
+        let found: Vec<String> = found.unwrap().map(|address| address.to_string()).collect();
+        assert_eq!(found, ["[fe80::1%1]:99"]);
     }
 }

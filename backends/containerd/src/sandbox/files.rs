@@ -230,27 +230,29 @@ mod tests {
             searches: strings(&["b.test"]),
             ..defaults.clone()
         };
+        let none: &[&str] = &[];
+        let one: &[&str] = &["fd00::53"];
         for (asked, configured, expected) in [
-            (None, &[][..], host_alone),
-            (Some(&defaults), &[][..], host_alone),
+            (None, none, host_alone),
+            (Some(&defaults), none, host_alone),
             (
                 None,
-                &["fd00::53"][..],
+                one,
                 "search a.test\nnameserver fd00::53\noptions trust-ad\n",
             ),
             (
                 Some(&server),
-                &["fd00::53"][..],
+                one,
                 "search a.test\nnameserver 198.51.100.1\noptions trust-ad\n",
             ),
             (
                 Some(&search),
-                &[][..],
+                none,
                 "search b.test\nnameserver 192.0.2.1\noptions trust-ad\n",
             ),
             (
                 Some(&search),
-                &["fd00::53"][..],
+                one,
                 "search b.test\nnameserver fd00::53\noptions trust-ad\n",
             ),
         ] {
