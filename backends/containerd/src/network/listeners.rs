@@ -63,12 +63,8 @@ fn find(ports: &[HostPort], own: &HashSet<u64>) -> Result<Option<OccupiedPort>> 
 
 /// Returns whether a listener of this port's protocol has an address in common with it.
 fn covers(listener: &Listener, port: &HostPort) -> bool {
-    let bound = HostPort {
-        protocol: port.protocol,
-        port: listener.address.port(),
-        ip: Some(listener.address.ip()),
-    };
-    bound.overlaps(port)
+    let address = listener.address;
+    HostPort::bound(port.protocol, address.port(), Some(address.ip())).overlaps(port)
 }
 
 /// Returns whether the kernel refuses this port to a program that wants to listen on it. It alone knows whether a listener

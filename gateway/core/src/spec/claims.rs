@@ -192,7 +192,19 @@ impl HostPort {
         }
     }
 
-    /// Returns whether both cannot be bound at once: the same protocol and port, and an address in common.
+    /// The port that a process of the node binds at this address, or at all. A socket at `::` has IPv4 as well, unless its
+    /// program opts out.
+    #[must_use]
+    pub fn bound(protocol: Protocol, port: u16, ip: Option<IpAddr>) -> Self {
+        let has_both = ip == Some(Ipv6Addr::UNSPECIFIED.into());
+        Self {
+            protocol,
+            port,
+            ip: ip.filter(|_| !has_both),
+        }
+    }
+
+    /// Returns whether both cannot be had at once: the same protocol and port, and an address in common.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         self.protocol == other.protocol
@@ -211,19 +223,16 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// Returns whether two listening addresses overlap. `0.0.0.0` covers all of IPv4; `::` covers both families,
-/// since a socket bound to it also accepts IPv4 connections unless it opts out.
+/// Returns whether two addresses on which ports are had overlap. An unspecified one covers its family: plugins forward a port
+/// of `::` from IPv6 alone. For that of a socket see [`HostPort::bound`].
 fn share_address(one: Option<IpAddr>, other: Option<IpAddr>) -> bool {
     let (Some(one), Some(other)) = (one, other) else {
         return true;
     };
     let one = one.to_canonical();
     let other = other.to_canonical();
-    let everything = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
-    if one == everything || other == everything || one == other {
-        return true;
-    }
-    one.is_ipv4() == other.is_ipv4() && (one.is_unspecified() || other.is_unspecified())
+    let is_same_family = one.is_ipv4() == other.is_ipv4();
+    one == other || is_same_family && (one.is_unspecified() || other.is_unspecified())
 }
 
 #[cfg(test)]
@@ -261,14 +270,36 @@ mod tests {
             "fd00::1",
         ] {
             check(any, "", true);
-            check(any, "::", true);
         }
+        check("::", "::", true);
+        check("::", "fd00::1", true);
+        check("::", "0.0.0.0", false);
+        check("::", "10.0.0.1", false);
+        check("::", "::ffff:10.0.0.1", false);
         check("0.0.0.0", "10.0.0.1", true);
         check("0.0.0.0", "fd00::1", false);
         check("10.0.0.1", "::ffff:10.0.0.1", true);
         check("10.0.0.1", "10.0.0.2", false);
         check("fd00::1", "fd00::2", false);
         check("fd00::1", "10.0.0.1", false);
+    }
+
+    #[test]
+    fn socket_at_all_addresses_of_ipv6_has_those_of_ipv4_too() {
+        for (bound, forwarded, expected) in [
+            ("::", "10.0.0.1", true),
+            ("::", "0.0.0.0", true),
+            ("::", "fd00::1", true),
+            ("", "10.0.0.1", true),
+            ("0.0.0.0", "::", false),
+            ("10.0.0.1", "::", false),
+            ("fd00::1", "::", true),
+            ("fd00::1", "10.0.0.1", false),
+        ] {
+            let socket = HostPort::bound(Protocol::Tcp, 80, port(bound).ip);
+            let overlap = socket.overlaps(&port(forwarded));
+            assert_eq!(overlap, expected, "{bound:?} {forwarded:?}");
+        }
     }
 
     #[test]

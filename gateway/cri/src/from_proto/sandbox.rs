@@ -82,7 +82,7 @@ pub(crate) fn sandbox(
         sysctls,
     } = linux_part(linux, settings)?;
     let ports = ports(port_mappings)?;
-    let host_ports = host_ports(&metadata, &ports)?;
+    let host_ports = host_ports(&metadata, &ports, namespaces.host_network)?;
     let network = if namespaces.host_network {
         SandboxNetwork::Host
     } else {
@@ -286,18 +286,17 @@ fn ports(mappings: Vec<cri::PortMapping>) -> Result<Vec<PortMapping>> {
 /// The host ports that a pod claims. On the host's network they are those that its processes bind, which the
 /// API server fills in. All attempts of a pod share them: an earlier attempt may not be gone yet when the
 /// next one is created.
-fn host_ports(metadata: &cri::PodSandboxMetadata, mappings: &[PortMapping]) -> Result<HostPorts> {
+fn host_ports(
+    metadata: &cri::PodSandboxMetadata,
+    mappings: &[PortMapping],
+    is_host: bool,
+) -> Result<HostPorts> {
     let claim = |mapping: &PortMapping| {
-        let PortMapping {
-            protocol,
-            container_port: _,
-            host_port,
-            host_ip,
-        } = *mapping;
-        HostPort {
-            protocol,
-            port: host_port,
-            ip: host_ip,
+        let HostPort { protocol, port, ip } = HostPort::of(mapping);
+        if is_host {
+            HostPort::bound(protocol, port, ip)
+        } else {
+            HostPort { protocol, port, ip }
         }
     };
     let cri::PodSandboxMetadata {

@@ -180,8 +180,11 @@ fn host_ports(
             let claims = HostPorts::new(alloc, ports, "task.resources")?;
             return Ok(claims.forwarded_to(&request.task.name));
         }
-        // Its processes bind them, or the agent has published them for the whole group.
-        SandboxNetwork::Host | SandboxNetwork::Joined(_) => given_ports(request).collect(),
+        SandboxNetwork::Host => given_ports(request)
+            .map(|HostPort { protocol, port, ip }| HostPort::bound(protocol, port, ip))
+            .collect(),
+        // The agent has published them for the whole group.
+        SandboxNetwork::Joined(_) => given_ports(request).collect(),
         SandboxNetwork::Isolated => Vec::new(),
     };
     HostPorts::new(alloc, ports, "task.resources")

@@ -449,6 +449,24 @@ fn pod_claims_each_host_port_once_and_shares_only_with_its_attempts() {
             claim(Protocol::Sctp, 7, "")
         ]
     );
+    for (is_host, expected) in [(false, "::"), (true, "")] {
+        let mut config = pod();
+        let mode = if is_host {
+            cri::NamespaceMode::Node
+        } else {
+            cri::NamespaceMode::Pod
+        };
+        let linux = config.linux.get_or_insert_default();
+        let context = linux.security_context.get_or_insert_default();
+        context
+            .namespace_options
+            .get_or_insert_default()
+            .set_network(mode);
+        config.port_mappings = vec![mapping(cri::Protocol::Tcp, 80, 8080, "::")];
+        // Of a process on the host's network, it is a port of IPv4 as well.
+        let claimed = sandbox_of(config).expect("it is well formed").host_ports;
+        assert_eq!(claimed.ports, [claim(Protocol::Tcp, 8080, expected)]);
+    }
     assert_eq!(claims("u-1", 3), claimed);
     assert_ne!(claims("u-2", 2).group, claimed.group);
     assert_eq!(claims("", 2).group, "shop/web");
