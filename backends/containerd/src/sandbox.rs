@@ -251,6 +251,22 @@ impl Sandboxes {
         self.context.faults.reach(CrashPoint::SandboxMarked)
     }
 
+    /// Writes the files that depend on the sandbox's addresses, which are in its record.
+    async fn write_address_files(
+        &self,
+        id: SandboxId,
+        spec: &SandboxSpec,
+        entry: &SandboxEntry,
+    ) -> Result<()> {
+        let SandboxEntry { record, dirs, .. } = entry;
+        let settings = self.context.settings();
+        let configured = &settings.network.dns;
+        let host = &self.host_files;
+        files::write_resolv_conf(id, dirs, spec, record, host, configured).await?;
+        let bridge: Vec<IpAddr> = self.network.bridge.hosts().collect();
+        files::write_hosts(dirs, spec, record, &bridge, host).await
+    }
+
     /// Writes the container object of a new sandbox.
     async fn create_sandbox_object(
         &self,

@@ -26,6 +26,27 @@ pub fn addresses(netns: &Path) -> Result<Vec<IpAddr>, Error> {
     Ok(found)
 }
 
+/// Returns whether the loopback device of a network namespace has `::1`: not where the kernel has no IPv6, or where it is
+/// disabled there.
+///
+/// # Errors
+/// Those of [`run_in_netns`]; [`Error::Namespace`] if the kernel does not list the addresses.
+pub fn has_ipv6_loopback(netns: &Path) -> Result<bool, Error> {
+    let found = run_in_netns(netns, || {
+        getifaddrs().map(|mut all| all.any(|interface| is_ipv6_loopback(&interface)))
+    })?;
+    found.map_err(Error::namespace(
+        "read the addresses of a network namespace",
+    ))
+}
+
+fn is_ipv6_loopback(interface: &nix::ifaddrs::InterfaceAddress) -> bool {
+    let address = interface.address.as_ref();
+    address
+        .and_then(|address| address.as_sockaddr_in6())
+        .is_some_and(|address| address.ip().is_loopback())
+}
+
 fn reachable(interface: nix::ifaddrs::InterfaceAddress) -> Option<IpAddr> {
     let flags = interface.flags;
     if !flags.contains(InterfaceFlags::IFF_UP) || flags.contains(InterfaceFlags::IFF_LOOPBACK) {

@@ -18,8 +18,12 @@ const HOST_NAME_MAX: usize = 64;
 /// The largest file of the host that sandboxes get, in bytes. Lists of hosts that are blocked have some.
 const HOST_FILE_MAX: u64 = 8 << 20;
 
-/// The first lines of every hosts file.
-const HOSTS_HEAD: &str = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n";
+/// The first line of every hosts file.
+const LOOPBACK: &str = "127.0.0.1\tlocalhost\n";
+
+/// The lines that follow where there is IPv6: those of Debian, which kubelets and Docker write too.
+const IPV6_LOOPBACK: &str = "::1\tlocalhost ip6-localhost ip6-loopback\nfe00::\tip6-localnet\nff00::\tip6-mcastprefix\n\
+    ff02::1\tip6-allnodes\nff02::2\tip6-allrouters\n";
 
 /// Name resolution of a sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,13 +55,21 @@ pub fn hostname(name: &str) -> Result<String, Error> {
 }
 
 /// The contents of `/etc/hosts`: localhost, then `name` for each of the sandbox's addresses, then the extra
-/// entries.
+/// entries. `has_ipv6` is true where `::1` is an address of the loopback device.
 ///
 /// # Errors
 /// [`Error::Invalid`] if a name is not valid, or an entry has no names.
-pub fn hosts(name: &str, ips: &[IpAddr], extra: &[HostEntry]) -> Result<String, Error> {
+pub fn hosts(
+    name: &str,
+    ips: &[IpAddr],
+    extra: &[HostEntry],
+    has_ipv6: bool,
+) -> Result<String, Error> {
     check_hostname(name)?;
-    let mut text = HOSTS_HEAD.to_owned();
+    let mut text = LOOPBACK.to_owned();
+    if has_ipv6 {
+        text.push_str(IPV6_LOOPBACK);
+    }
     let mut line = |ip: &IpAddr, names: &str| {
         writeln!(text, "{ip}\t{names}").expect("writing to a string cannot fail");
     };

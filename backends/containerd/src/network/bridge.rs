@@ -201,17 +201,18 @@ impl BridgeNetwork {
         })
     }
 
-    /// The host's address on the bridge: plugins give it the first address of the first range.
+    /// The host's address on the bridge, of the first range.
     pub(crate) fn host(&self) -> IpAddr {
-        match self.subnets.first().map(Subnet::first) {
-            Some(IpAddr::V4(first)) => {
-                Ipv4Addr::from_bits(first.to_bits().saturating_add(1)).into()
-            }
-            Some(IpAddr::V6(first)) => {
-                Ipv6Addr::from_bits(first.to_bits().saturating_add(1)).into()
-            }
-            None => unreachable!("a bridge has a range"),
-        }
+        let first = self.hosts().next();
+        first.unwrap_or_else(|| unreachable!("a bridge has a range"))
+    }
+
+    /// The host's addresses on the bridge: plugins give it the first one of each range.
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = IpAddr> {
+        self.subnets.iter().map(|subnet| match subnet.first() {
+            IpAddr::V4(first) => Ipv4Addr::from_bits(first.to_bits().saturating_add(1)).into(),
+            IpAddr::V6(first) => Ipv6Addr::from_bits(first.to_bits().saturating_add(1)).into(),
+        })
     }
 
     /// Its ranges.

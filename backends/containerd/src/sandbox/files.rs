@@ -10,7 +10,7 @@ use switchyard_core::spec::{
 use switchyard_core::{Error, Result};
 use switchyard_linux::files::Durable;
 use switchyard_linux::resolv_conf::{Families, Reachable};
-use switchyard_namespaces::files as content;
+use switchyard_namespaces::{Ns, files as content, has_ipv6_loopback};
 
 use crate::base::error::from_namespaces;
 use crate::base::fs::blocking;
@@ -18,7 +18,6 @@ use crate::base::layout::SandboxDirs;
 use crate::node::userns::chown_to_container_root;
 use crate::record::{NetworkRecord, SandboxRecord};
 use crate::sandbox::host_files::HostFiles;
-use crate::sandbox::{SandboxEntry, Sandboxes};
 
 /// Writes `/etc/hostname`, which does not depend on the sandbox's addresses. Its state directory must exist.
 pub(super) async fn write_hostname(
@@ -27,7 +26,7 @@ pub(super) async fn write_hostname(
     record: &SandboxRecord,
 ) -> Result<()> {
     // The host's own name need not be a valid one by our rules.
-    let text = if record.owns(switchyard_namespaces::Ns::Uts) {
+    let text = if record.owns(Ns::Uts) {
         content::hostname(&record.hostname).map_err(from_namespaces)?
     } else {
         format!("{}\n", record.hostname)
@@ -35,26 +34,9 @@ pub(super) async fn write_hostname(
     write(dirs.hostname(), text.into_bytes(), spec).await
 }
 
-impl Sandboxes {
-    /// Writes the files that depend on the sandbox's addresses, which are in its record.
-    pub(super) async fn write_address_files(
-        &self,
-        id: SandboxId,
-        spec: &SandboxSpec,
-        entry: &SandboxEntry,
-    ) -> Result<()> {
-        let SandboxEntry { record, dirs, .. } = entry;
-        let settings = self.context.settings();
-        let configured = &settings.network.dns;
-        write_resolv_conf(id, dirs, spec, record, &self.host_files, configured).await?;
-        let bridge = self.network.bridge.host();
-        write_hosts(dirs, spec, record, bridge, &self.host_files).await
-    }
-}
-
 /// Writes `/etc/resolv.conf`. Of the host's servers, those are left out that the sandbox with its addresses cannot ask;
 /// `configured` replaces them, unless it is empty or the network is the host's.
-async fn write_resolv_conf(
+pub(super) async fn write_resolv_conf(
     id: SandboxId,
     dirs: &SandboxDirs,
     spec: &SandboxSpec,
@@ -118,39 +100,36 @@ async fn write(path: PathBuf, text: Vec<u8>, spec: &SandboxSpec) -> Result<()> {
 }
 
 /// Writes `/etc/hosts`, which names the sandbox's addresses. With the host's network it is a copy of the
-/// host's file, with the requested extra entries appended. `bridge` is the host's address on the gateway's
+/// host's file, with the requested extra entries appended. `bridge` has the host's addresses on the gateway's
 /// own bridge.
-async fn write_hosts(
+pub(super) async fn write_hosts(
     dirs: &SandboxDirs,
     spec: &SandboxSpec,
     record: &SandboxRecord,
-    bridge: IpAddr,
+    bridge: &[IpAddr],
     host: &HostFiles,
 ) -> Result<()> {
-    let line = |entry: &HostEntry| {
-        let ip = address(entry, &spec.network, bridge)?;
-        Ok(content::HostEntry {
-            ip,
-            names: entry.names.clone(),
-        })
-    };
-    let extra = spec
-        .extra_hosts
-        .iter()
-        .map(line)
-        .collect::<Result<Vec<_>>>()?;
-    let text = match record.network {
+    let mut extra = Vec::new();
+    for entry in &spec.extra_hosts {
+        for ip in addresses(entry, &spec.network, bridge)? {
+            let names = entry.names.clone();
+            extra.push(content::HostEntry { ip, names });
+        }
+    }
+    let netns = match &record.network {
         NetworkRecord::Host => {
             let more = content::host_lines(&extra).map_err(from_namespaces)?;
-            [host.hosts().await?, more.into_bytes()].concat()
+            let text = [host.hosts().await?, more.into_bytes()].concat();
+            return write(dirs.hosts(), text, spec).await;
         }
-        NetworkRecord::Pod | NetworkRecord::Isolated | NetworkRecord::Joined(_) => {
-            content::hosts(&record.hostname, &record.ips, &extra)
-                .map_err(from_namespaces)?
-                .into_bytes()
-        }
+        NetworkRecord::Pod | NetworkRecord::Isolated => dirs.pins.join(Ns::Net.file_name()),
+        NetworkRecord::Joined(path) => path.clone(),
     };
-    write(dirs.hosts(), text, spec).await
+    // What cannot be looked at is taken for what most are.
+    let looked = blocking(move || Ok(has_ipv6_loopback(&netns).unwrap_or(true)));
+    let text = content::hosts(&record.hostname, &record.ips, &extra, looked.await?);
+    let text = text.map_err(from_namespaces)?;
+    write(dirs.hosts(), text.into_bytes(), spec).await
 }
 
 /// The requested resolver configuration; of the host's, what it lacks is taken.
@@ -174,17 +153,21 @@ fn resolv_conf(dns: &Dns, host: Option<&[u8]>) -> Result<Vec<u8>> {
         .into_bytes())
 }
 
-/// The address of an entry of `/etc/hosts`; `bridge` is the host's address on the gateway's own bridge.
-fn address(entry: &HostEntry, network: &SandboxNetwork, bridge: IpAddr) -> Result<IpAddr> {
+/// The addresses of an entry of `/etc/hosts`; `bridge` has the host's addresses on the gateway's own bridge.
+fn addresses(
+    entry: &HostEntry,
+    network: &SandboxNetwork,
+    bridge: &[IpAddr],
+) -> Result<Vec<IpAddr>> {
     match (&entry.ip, network) {
-        (HostAddress::Ip(ip), _) => Ok(*ip),
-        (HostAddress::Gateway, SandboxNetwork::Host) => Ok(Ipv4Addr::LOCALHOST.into()),
+        (HostAddress::Ip(ip), _) => Ok(vec![*ip]),
+        (HostAddress::Gateway, SandboxNetwork::Host) => Ok(vec![Ipv4Addr::LOCALHOST.into()]),
         (
             HostAddress::Gateway,
             SandboxNetwork::Pod(PodNetwork {
                 link: Link::Bridge, ..
             }),
-        ) => Ok(bridge),
+        ) => Ok(bridge.to_vec()),
         (
             HostAddress::Gateway,
             SandboxNetwork::Pod(_) | SandboxNetwork::Isolated | SandboxNetwork::Joined(_),
@@ -206,6 +189,25 @@ mod tests {
 
     fn strings(words: &[&str]) -> Vec<String> {
         words.iter().map(|word| (*word).to_owned()).collect()
+    }
+
+    #[test]
+    fn host_gateway_is_the_host_on_each_range_of_the_bridge() {
+        let [four, six]: [IpAddr; 2] = ["172.26.80.1", "fd00::1"].map(|ip| ip.parse().unwrap());
+        let entry = HostEntry {
+            ip: HostAddress::Gateway,
+            names: strings(&["host.docker.internal"]),
+        };
+        let bridged = SandboxNetwork::Pod(PodNetwork {
+            link: Link::Bridge,
+            ..PodNetwork::default()
+        });
+        for ranges in [vec![four], vec![six], vec![four, six], vec![six, four]] {
+            assert_eq!(addresses(&entry, &bridged, &ranges).unwrap(), ranges);
+        }
+        let of_host = addresses(&entry, &SandboxNetwork::Host, &[six]).unwrap();
+        assert_eq!(of_host, [IpAddr::from(Ipv4Addr::LOCALHOST)]);
+        addresses(&entry, &SandboxNetwork::Isolated, &[four]).unwrap_err();
     }
 
     #[test]

@@ -20,9 +20,14 @@ fn hosts_file_has_localhost_sandbox_and_extra_entries() {
         names: strings(&["db", "db.example"]),
     }];
     let expected = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n\
+                    fe00::\tip6-localnet\nff00::\tip6-mcastprefix\nff02::1\tip6-allnodes\nff02::2\tip6-allrouters\n\
                     10.0.0.7\tweb.example web\nfd00::7\tweb.example web\n192.0.2.1\tdb db.example\n";
-    assert_eq!(hosts("web.example", &ips, &extra).unwrap(), expected);
-    assert_eq!(hosts("web", &[], &[]).unwrap(), HOSTS_HEAD);
+    assert_eq!(hosts("web.example", &ips, &extra, true).unwrap(), expected);
+    assert_eq!(
+        hosts("web", &ips[..1], &[], false).unwrap(),
+        "127.0.0.1\tlocalhost\n10.0.0.7\tweb\n"
+    );
+    assert_eq!(hosts("web", &[], &[], false).unwrap(), LOOPBACK);
 }
 
 #[test]
@@ -41,7 +46,7 @@ fn resolv_conf_has_a_line_per_given_kind() {
 fn values_with_line_breaks_are_rejected() {
     for name in ["", "a b", "a\nb", "-a", ".a", "a/b", "ä", &"x".repeat(65)] {
         assert!(hostname(name).is_err(), "{name:?}");
-        assert!(hosts(name, &[], &[]).is_err(), "{name:?}");
+        assert!(hosts(name, &[], &[], true).is_err(), "{name:?}");
     }
     assert_eq!(hostname("node_1.example").unwrap(), "node_1.example\n");
     for server in [
@@ -82,13 +87,13 @@ fn values_with_line_breaks_are_rejected() {
             ip: "192.0.2.1".parse().unwrap(),
             names: strings(&[text]),
         };
-        assert!(hosts("a", &[], &[entry]).is_err(), "{text:?}");
+        assert!(hosts("a", &[], &[entry], true).is_err(), "{text:?}");
     }
     let nameless = HostEntry {
         ip: "192.0.2.1".parse().unwrap(),
         names: Vec::new(),
     };
-    assert!(hosts("a", &[], &[nameless]).is_err());
+    assert!(hosts("a", &[], &[nameless], true).is_err());
 }
 
 #[test]
