@@ -231,8 +231,7 @@ impl Sandboxes {
             let attached = self.network.attach(id, &planned, &dirs, &wanted_ips);
             let ips = step("attach_network", attached).await?;
             self.context.faults.reach(CrashPoint::SandboxAttached)?;
-            set_for_interfaces(spec, dirs.pins.join(Ns::Net.file_name())).await?;
-            Ok::<_, Error>(ips)
+            set_for_interfaces(spec, dirs.pins.join(Ns::Net.file_name()), ips).await
         };
         create_private_dir(&dirs.state).await?;
         // Both run to their end even if one fails, so that the rollback does not race with either.

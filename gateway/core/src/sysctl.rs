@@ -80,6 +80,24 @@ impl SysctlName {
         }
     }
 
+    /// Returns whether it applies to all interfaces, or to the loopback device: programs that make interfaces set some of
+    /// these too.
+    #[must_use]
+    pub fn is_of_all_interfaces(&self) -> bool {
+        let parts: Vec<&str> = self.parts.iter().map(String::as_str).collect();
+        matches!(
+            parts[..],
+            ["net", _, "conf" | "neigh", "all" | "default" | "lo", _, ..]
+        )
+    }
+
+    /// Returns whether it decides if interfaces have addresses of IPv6.
+    #[must_use]
+    pub fn is_of_ipv6_addresses(&self) -> bool {
+        let parts: Vec<&str> = self.parts.iter().map(String::as_str).collect();
+        matches!(parts[..], ["net", "ipv6", "conf", _, "disable_ipv6"])
+    }
+
     /// The directories below `/proc/sys`, and the file; each is a valid file name.
     #[must_use]
     pub fn parts(&self) -> &[String] {
@@ -146,6 +164,27 @@ mod tests {
         ] {
             let name = SysctlName::parse(name).unwrap();
             assert_eq!(name.interface(), interface, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn sysctls_of_all_interfaces_and_of_ipv6_addresses_are_known() {
+        for (name, of_all, of_addresses) in [
+            ("net.ipv6.conf.all.disable_ipv6", true, true),
+            ("net.ipv6.conf.default.disable_ipv6", true, true),
+            ("net/ipv6/conf/lo/disable_ipv6", true, true),
+            ("net.ipv6.conf.eth0.disable_ipv6", false, true),
+            ("net.ipv6.conf.all.accept_ra", true, false),
+            ("net.ipv4.conf.default.rp_filter", true, false),
+            ("net.ipv6.neigh.default.gc_stale_time", true, false),
+            ("net.ipv4.conf.eth0.rp_filter", false, false),
+            ("net.ipv4.conf.all", false, false),
+            ("net.ipv4.ip_forward", false, false),
+            ("net.ipv6.disable_ipv6", false, false),
+        ] {
+            let name = SysctlName::parse(name).unwrap();
+            let found = (name.is_of_all_interfaces(), name.is_of_ipv6_addresses());
+            assert_eq!(found, (of_all, of_addresses), "{name:?}");
         }
     }
 

@@ -77,6 +77,38 @@ fn dual_stack_pod_has_two_addresses() {
     );
 }
 
+/// The plugin bridge enables IPv6 where the pod has disabled it.
+#[test]
+fn pod_that_disables_ipv6_has_none_on_a_dual_stack_network() {
+    let node = TestNode::start_with("", |root| root.use_dual_stack());
+    for (interface, has_address, has_loopback) in [
+        ("all", false, false),
+        ("eth0", false, true),
+        ("lo", true, false),
+    ] {
+        let pod = node.pod_with(&format!("without-{interface}"), |config| {
+            let sysctls = &mut config.linux.get_or_insert_default().sysctls;
+            let name = format!("net.ipv6.conf.{interface}.disable_ipv6");
+            sysctls.insert(name, "1".into());
+        });
+        let network = pod.status().network.expect("it has a network");
+        let found: IpAddr = network.ip.parse().expect("it is an address");
+        assert!(found.is_ipv4(), "{interface}: {network:?}");
+        assert_eq!(
+            network.additional_ips.len(),
+            usize::from(has_address),
+            "{interface}: {network:?}"
+        );
+        let script = "grep -c '^fd00' /proc/net/if_inet6; grep -c ' lo$' /proc/net/if_inet6; grep -c '^::1' /etc/hosts; true";
+        let [address, loopback] = [has_address, has_loopback].map(u8::from);
+        assert_eq!(
+            pod.run_shell(script, |_| {}),
+            format!("{address}\n{loopback}\n{loopback}"),
+            "{interface}"
+        );
+    }
+}
+
 /// Lets the bridge of a node be made by a plugin that keeps what it was given, in a network that takes its
 /// ranges from outside.
 fn note_what_is_given(root: &PrivateRoot) -> String {
