@@ -11,6 +11,7 @@ use super::*;
 
 mod devices;
 pub(super) mod documented;
+mod listeners;
 mod registry;
 
 pub(super) struct Etc {
@@ -308,27 +309,6 @@ fn unknown_key_of_drop_in_variable_or_flag_is_named() {
          enabled, socket, socket_group, runtime_name, unprivileged_ports, unprivileged_icmp, unset_seccomp, exec_drain_seconds, \
          max_connections, max_streams, streaming"
     );
-}
-
-#[test]
-fn streaming_needs_a_reachable_url_and_matching_certificate() {
-    let error = |text: &str| message(&format!("version = 1\n[cri.streaming]\n{text}\n"));
-    let url = error("url = \"localhost:80\"");
-    assert!(
-        url.contains("cri.streaming.url") && url.contains("not an http:// or https:// URL"),
-        "{url}"
-    );
-    let everywhere = error("listen = \"0.0.0.0:10010\"");
-    assert!(
-        everywhere.contains("set cri.streaming.url as well"),
-        "{everywhere}"
-    );
-    let half = error("tls_key = \"/k\"");
-    assert!(half.contains("must be set together"), "{half}");
-    let idle = error("idle_timeout_seconds = 0");
-    assert!(idle.contains("must be at least 1"), "{idle}");
-    let relative = error("tls_certificate = \"c\"\ntls_key = \"/k\"");
-    assert!(relative.contains("not an absolute path"), "{relative}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Checks of values beyond their types.
 
+use std::net::SocketAddr;
 use std::path::Path;
 
 use switchyard_core::spec::OomScoreAdj;
@@ -186,12 +187,16 @@ const NAMED_GROUPS: usize = 5;
 
 /// Warnings about values that are valid but probably not intended.
 pub(super) fn warnings(config: &Config) -> Vec<Fault> {
-    if !config.nomad.enabled || !config.devices.kubelet.enabled {
-        return Vec::new();
-    }
-    shared_without_quota(&config.devices.groups)
-        .into_iter()
-        .collect()
+    let is_shared = config.nomad.enabled && config.devices.kubelet.enabled;
+    let shared = is_shared.then(|| shared_without_quota(&config.devices.groups));
+    let zone = has_zone(config.admin.listen).then(|| {
+        let why = format!(
+            "browsers open no link to {}, an address with a zone: listen on another one to use the status page",
+            config.admin.listen
+        );
+        ("admin.listen".to_owned(), why)
+    });
+    shared.flatten().into_iter().chain(zone).collect()
 }
 
 /// The warning about groups that kubelets and Nomad compete for; one for all of them, since a node can have
@@ -333,6 +338,13 @@ fn check_streaming(streaming: &StreamingConfig) -> Result<(), Fault> {
         );
         return fault("cri.streaming.listen", why);
     }
+    if has_zone(streaming.listen) && streaming.url.is_none() {
+        let why = format!(
+            "clients cannot be sent to {}, an address with a zone, which URLs cannot have: listen on another one, or set cri.streaming.url as well",
+            streaming.listen
+        );
+        return fault("cri.streaming.listen", why);
+    }
     if let Some(url) = &streaming.url
         && streaming_url(url).is_none()
     {
@@ -342,6 +354,14 @@ fn check_streaming(streaming: &StreamingConfig) -> Result<(), Fault> {
         );
     }
     Ok(())
+}
+
+/// Returns whether an address counts on one interface alone, which is written behind it.
+const fn has_zone(address: SocketAddr) -> bool {
+    match address {
+        SocketAddr::V4(_) => false,
+        SocketAddr::V6(address) => address.scope_id() != 0,
+    }
 }
 
 fn paths(config: &Config) -> Vec<(&'static str, &Path)> {

@@ -28,7 +28,10 @@ impl Host {
         let bare = text
             .strip_prefix('[')
             .and_then(|rest| rest.strip_suffix(']'))
-            .unwrap_or(text);
+            // The zone of an address (`[fe80::1%25eth0]`) is one of the client's interfaces.
+            .map_or(text, |bare| {
+                bare.split_once('%').map_or(bare, |(bare, _)| bare)
+            });
         match bare.parse::<IpAddr>() {
             Ok(address) => Self::Address(address.to_canonical()),
             Err(_) => Self::Name(text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase()),
@@ -105,6 +108,18 @@ mod tests {
             "[2001:db8:0::7]",
         ] {
             assert!(hosts.accepts_browser(good), "{good}");
+        }
+        let hosts_of_link = self::hosts("[fe80::1%4]:9640");
+        for good in ["[fe80::1%25eth0]", "[fe80::1%4]", "[fe80::1]"] {
+            assert!(hosts_of_link.accepts_browser(good), "{good}");
+        }
+        for bad in [
+            "[fe80::2%25eth0]",
+            "[%25eth0]",
+            "fe80::1%eth0",
+            "[evil.example%1]",
+        ] {
+            assert!(!hosts_of_link.accepts_browser(bad), "{bad}");
         }
         for bad in [
             "",

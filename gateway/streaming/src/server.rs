@@ -100,8 +100,11 @@ impl Server {
         let scheme = if tls.is_some() { "https" } else { "http" };
         let base = match &config.base_url {
             Some(url) => url.clone(),
-            None => Url::parse(&format!("{scheme}://{address}"))
-                .expect("an address is a host and a port"),
+            None => {
+                // A URL has no place for the zone of an address.
+                let url = format!("{scheme}://{address}");
+                Url::parse(&url).map_err(|_| BindError::BaseUrl { url })?
+            }
         };
         if !matches!(base.scheme(), "http" | "https") || !base.has_host() {
             return Err(BindError::BaseUrl { url: base.into() });
