@@ -1,13 +1,12 @@
 //! Checks of overlapping address ranges and port ranges.
 
-use serde_json::Value;
 use switchyard_core::spec::Subnet;
 use switchyard_linux::routes;
 
 use super::codes::runtime::{PORTS_OVERLAP, SUBNET_ROUTED, SUBNETS_OVERLAP};
 use super::facts::Facts;
 use super::finding::{Finding, Severity};
-use super::network::networks;
+use super::network::{networks, ranges};
 use super::nomad;
 use super::text::{first_of, port_range};
 
@@ -72,12 +71,7 @@ fn overlapping_networks(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
     for network in networks(facts).into_iter().flatten() {
         let name = network.source.display().to_string();
-        let of_network = network
-            .plugins
-            .iter()
-            .filter_map(|plugin| plugin.get("ipam"))
-            .flat_map(subnets_of);
-        for subnet in of_network.take(RANGES_MAX) {
+        for subnet in ranges(&network).take(RANGES_MAX) {
             let other = known
                 .iter()
                 .find(|(other, range)| *other != name && range.overlaps(&subnet));
@@ -89,25 +83,6 @@ fn overlapping_networks(facts: &Facts) -> Vec<Finding> {
         }
     }
     found
-}
-
-/// The ranges in a host-local configuration, of both forms.
-fn subnets_of(ipam: &Value) -> Vec<Subnet> {
-    let single = ipam.get("subnet").into_iter();
-    let sets = ipam
-        .get("ranges")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten();
-    let several = sets
-        .filter_map(Value::as_array)
-        .flatten()
-        .filter_map(|range| range.get("subnet"));
-    single
-        .chain(several)
-        .filter_map(Value::as_str)
-        .filter_map(|text| text.parse().ok())
-        .collect()
 }
 
 fn overlapping_ports(facts: &Facts) -> Vec<Finding> {

@@ -10,6 +10,7 @@ use super::codes::node::{
     NO_FORWARDING, NO_NETWORK_FEATURE, NO_OVERLAY,
 };
 use super::facts::Facts;
+use super::families::forwarded;
 use super::finding::{Finding, Severity};
 
 /// The largest list of modules that is read, in bytes.
@@ -124,15 +125,9 @@ fn network_features(modules: &Modules) -> Vec<Finding> {
 }
 
 fn forwarding(facts: &Facts) -> Vec<Finding> {
-    let has_six = facts
-        .config
-        .network
-        .bridge
-        .subnets
-        .iter()
-        .any(|subnet| subnet.contains(':'));
-    let four = Some("net.ipv4.ip_forward");
-    let six = has_six.then_some("net.ipv6.conf.all.forwarding");
+    let has = forwarded(facts);
+    let four = has.four.then_some("net.ipv4.ip_forward");
+    let six = has.six.then_some("net.ipv6.conf.all.forwarding");
     [four, six]
         .into_iter()
         .flatten()
@@ -147,23 +142,18 @@ fn bridged_packets(facts: &Facts) -> Option<Finding> {
     if !facts.has_kubelet() {
         return None;
     }
-    match sysctl(facts, "net.bridge.bridge-nf-call-iptables") {
-        Some(0) => Some(
-            Finding::new(
-                &BRIDGE_BYPASSES_RULES,
-                "net.bridge.bridge-nf-call-iptables = 0",
-            )
-            .command("sysctl -w net.bridge.bridge-nf-call-iptables=1"),
-        ),
-        Some(_) => None,
-        None => Some(
-            Finding::new(
-                &BRIDGE_BYPASSES_RULES,
-                "the module br_netfilter is not loaded",
-            )
-            .command("modprobe br_netfilter"),
-        ),
+    let has = forwarded(facts);
+    let four = has.four.then_some("net.bridge.bridge-nf-call-iptables");
+    let six = has.six.then_some("net.bridge.bridge-nf-call-ip6tables");
+    let keys = || [four, six].into_iter().flatten();
+    if keys().all(|key| sysctl(facts, key).is_none()) {
+        let found = "the module br_netfilter is not loaded";
+        return Some(Finding::new(&BRIDGE_BYPASSES_RULES, found).command("modprobe br_netfilter"));
     }
+    keys().find(|key| sysctl(facts, key) == Some(0)).map(|key| {
+        Finding::new(&BRIDGE_BYPASSES_RULES, format!("{key} = 0"))
+            .command(format!("sysctl -w {key}=1"))
+    })
 }
 
 fn inotify(facts: &Facts) -> Option<Finding> {

@@ -4,7 +4,7 @@
 //! run ──► facts           configuration, daemon's answers, processes: once
 //!   ├──► kernel, features, cgroups, storage, systemd   1xx
 //!   ├──► containerd                          2xx
-//!   ├──► network (with name_servers), addresses, address_use   3xx
+//!   ├──► network, families, name_servers, addresses, address_use   3xx
 //!   ├──► kubelet                             4xx
 //!   ├──► nomad (with hcl)                    5xx
 //!   ├──► swarm                               6xx
@@ -34,6 +34,7 @@ mod containerd;
 mod daemon;
 mod devices;
 mod facts;
+mod families;
 mod features;
 mod finding;
 mod hcl;
@@ -115,7 +116,7 @@ const LIMIT: Duration = Duration::from_secs(45);
 type Check = fn(&Facts) -> Vec<Finding>;
 
 /// The families, with their names for people.
-const CHECKS: [(&str, Check); 14] = [
+const CHECKS: [(&str, Check); 16] = [
     ("kernel", kernel::check),
     ("features of the kernel", features::check),
     ("cgroups", cgroups::check),
@@ -123,6 +124,8 @@ const CHECKS: [(&str, Check); 14] = [
     ("units", systemd::check),
     ("containerd and runtimes", containerd::check),
     ("networks", network::check),
+    ("IPv6", families::check),
+    ("DNS servers", name_servers::check),
     ("addresses and ports", addresses::check),
     ("addresses in use", address_use::check),
     ("kubelet", kubelet::check),

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use switchyard_cni::NetworkList;
+use switchyard_core::spec::Subnet;
 use switchyard_linux::packages::Needed;
 use switchyard_linux::report;
 
@@ -12,7 +13,6 @@ use super::codes::runtime::{
 };
 use super::facts::Facts;
 use super::finding::Finding;
-use super::name_servers;
 use super::text::listed;
 use super::view::FILE_MAX;
 
@@ -24,6 +24,27 @@ const BRIDGE_PLUGINS: [&str; 4] = ["bridge", "host-local", "firewall", "portmap"
 
 /// The most lines of the packet filter that are looked at.
 const RULES_MAX: usize = 100_000;
+
+/// The packet filter of a family.
+struct Filter {
+    program: &'static str,
+    /// The tables that an old one has loaded.
+    tables: &'static str,
+    is_six: bool,
+}
+
+const FILTERS: [Filter; 2] = [
+    Filter {
+        program: "iptables",
+        tables: "/proc/net/ip_tables_names",
+        is_six: false,
+    },
+    Filter {
+        program: "ip6tables",
+        tables: "/proc/net/ip6_tables_names",
+        is_six: true,
+    },
+];
 
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -41,21 +62,28 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
                 format!("{} has none", facts.config.network.conf_dir.display()),
             )),
         }
-        found.extend(
-            network
-                .as_ref()
-                .and_then(|network| forward_policy(facts, network)),
-        );
+        let policies = network.iter().flat_map(|network| {
+            let has_six = ranges(network).any(|range| range.first().is_ipv6());
+            let filters = FILTERS
+                .iter()
+                .filter(move |filter| has_six || !filter.is_six);
+            filters.filter_map(move |filter| forward_policy(facts, network, filter))
+        });
+        found.extend(policies);
     }
     if facts.config.nomad.enabled {
         found.extend(bridge_plugins(facts));
-        if facts.program("iptables").is_none() {
-            let found_in = format!("iptables is in none of {}", listed(&facts.program_dirs));
+        let missing = FILTERS.iter().map(|filter| filter.program);
+        let missing: Vec<&str> = missing
+            .filter(|program| facts.program(program).is_none())
+            .collect();
+        if !missing.is_empty() {
+            let dirs = listed(&facts.program_dirs);
+            let found_in = format!("{} in none of {dirs}", missing.join(", "));
             let finding = Finding::new(&NO_IPTABLES, found_in);
             found.push(finding.command_if(facts.install_command(Needed::Iptables)));
         }
     }
-    found.extend(name_servers::check(facts));
     found
 }
 
@@ -88,7 +116,7 @@ fn parse(facts: &Facts, path: &Path) -> Result<NetworkList, String> {
 }
 
 /// The network of pods, and why files before it are skipped.
-fn node_network(facts: &Facts) -> (Option<NetworkList>, Vec<String>) {
+pub(super) fn node_network(facts: &Facts) -> (Option<NetworkList>, Vec<String>) {
     let mut skipped = Vec::new();
     for network in networks(facts) {
         match network {
@@ -97,6 +125,33 @@ fn node_network(facts: &Facts) -> (Option<NetworkList>, Vec<String>) {
         }
     }
     (None, skipped)
+}
+
+/// The ranges in a host-local configuration, of both forms.
+fn subnets_of(ipam: &Value) -> Vec<Subnet> {
+    let single = ipam.get("subnet").into_iter();
+    let sets = ipam
+        .get("ranges")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten();
+    let several = sets
+        .filter_map(Value::as_array)
+        .flatten()
+        .filter_map(|range| range.get("subnet"));
+    single
+        .chain(several)
+        .filter_map(Value::as_str)
+        .filter_map(|text| text.parse().ok())
+        .collect()
+}
+
+/// The ranges of a network, as far as its configuration has any.
+pub(super) fn ranges(network: &NetworkList) -> impl Iterator<Item = Subnet> {
+    let plugins = network.plugins.iter();
+    plugins
+        .filter_map(|plugin| plugin.get("ipam"))
+        .flat_map(subnets_of)
 }
 
 /// The plugins of a network that are not installed.
@@ -151,7 +206,7 @@ fn bridge_plugins(facts: &Facts) -> Option<Finding> {
 
 /// Checks whether forwarded packets of the node's CNI network are dropped. The gateway's own network has the
 /// plugin firewall, which accepts its packets.
-fn forward_policy(facts: &Facts, network: &NetworkList) -> Option<Finding> {
+fn forward_policy(facts: &Facts, network: &NetworkList, filter: &Filter) -> Option<Finding> {
     let has_type = |name: &str| {
         network
             .plugins
@@ -166,30 +221,31 @@ fn forward_policy(facts: &Facts, network: &NetworkList) -> Option<Finding> {
         .iter()
         .filter_map(|plugin| plugin.get("bridge").and_then(Value::as_str))
         .collect();
-    let rules = forward_rules(facts)?;
+    let rules = forward_rules(facts, filter)?;
+    let program = filter.program;
     drops(&rules, &bridges).then(|| {
         let found = format!(
-            "iptables: the policy of FORWARD is DROP, and no rule accepts {}",
+            "{program}: the policy of FORWARD is DROP, and no rule accepts {}",
             bridges.join(", ")
         );
-        Finding::new(&FORWARD_DROP, found).command("iptables -S FORWARD")
+        Finding::new(&FORWARD_DROP, found).command(format!("{program} -S FORWARD"))
     })
 }
 
 /// The rules of the chain FORWARD. They are only asked for if that makes the kernel load no module.
-fn forward_rules(facts: &Facts) -> Option<String> {
-    let version = facts.output("iptables", &["--version"])?;
+fn forward_rules(facts: &Facts, filter: &Filter) -> Option<String> {
+    let version = facts.output(filter.program, &["--version"])?;
     let loaded = if version.contains("nf_tables") {
         facts.view.exists("/proc/net/netfilter") && has_nf_tables(facts)
     } else {
         facts
             .view
-            .text("/proc/net/ip_tables_names")?
+            .text(filter.tables)?
             .lines()
             .any(|table| table == "filter")
     };
     if loaded {
-        facts.output("iptables", &["-S", "FORWARD"])
+        facts.output(filter.program, &["-S", "FORWARD"])
     } else {
         None
     }

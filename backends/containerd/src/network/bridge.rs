@@ -153,18 +153,31 @@ pub(super) fn conflist(list: BridgeList<'_>) -> Value {
     })
 }
 
-/// Checks that the node has the program that the plugins of bridge networks run.
+/// The programs that the plugins of bridge networks run; `firewall` needs both, whatever the families of a network are.
+const PROGRAMS: [&str; 2] = ["iptables", "ip6tables"];
+
+/// Checks that the node has the programs that the plugins of bridge networks run.
 ///
 /// # Errors
 /// `Unavailable`, naming the network.
 pub(super) fn check_programs(network: &str) -> Result<()> {
-    if is_program("iptables") {
-        return Ok(());
+    match missing(&PROGRAMS, is_program) {
+        None => Ok(()),
+        Some(missing) => Err(Error::unavailable(format!(
+            "network {network}: its plugins portmap and firewall need {missing}, which is not in PATH: {}",
+            OsRelease::of_node().advice(Needed::Iptables)
+        ))),
     }
-    Err(Error::unavailable(format!(
-        "network {network}: its plugins portmap and firewall need iptables, which is not in PATH: {}",
-        OsRelease::of_node().advice(Needed::Iptables)
-    )))
+}
+
+/// The programs that are missing, for people.
+fn missing(programs: &[&str], is_there: impl Fn(&str) -> bool) -> Option<String> {
+    let missing: Vec<&str> = programs
+        .iter()
+        .copied()
+        .filter(|program| !is_there(program))
+        .collect();
+    (!missing.is_empty()).then(|| missing.join(" and "))
 }
 
 // === impl BridgeNetwork ===
@@ -230,7 +243,7 @@ impl BridgeNetwork {
     /// Missing plugins are reported when they are run.
     ///
     /// # Errors
-    /// `Unavailable` if the node lacks `iptables`, or already has a route to addresses of the ranges.
+    /// `Unavailable` if the node lacks `iptables` or `ip6tables`, or already has a route to addresses of the ranges.
     pub(crate) fn ready(&self) -> Result<Arc<cni::NetworkList>> {
         let name = &self.list.name;
         check_programs(name)?;
@@ -283,6 +296,19 @@ mod tests {
         );
         check(|config| config.subnets = vec!["10.1".into()], "subnet: ");
         check(|config| config.mtu = 7, "mtu: ");
+    }
+
+    #[test]
+    fn programs_of_both_families_are_needed() {
+        let found = |there: &[&str]| missing(&PROGRAMS, |program| there.contains(&program));
+        for (there, expected) in [
+            (&["iptables", "ip6tables"][..], None),
+            (&["iptables"][..], Some("ip6tables")),
+            (&["ip6tables"][..], Some("iptables")),
+            (&[][..], Some("iptables and ip6tables")),
+        ] {
+            assert_eq!(found(there).as_deref(), expected);
+        }
     }
 
     #[test]

@@ -320,6 +320,8 @@ fn kernel(context: &Context) -> Result<Vec<u8>, String> {
         "/proc/pressure/memory",
         "/proc/filesystems",
         "/proc/net/route",
+        "/proc/net/ipv6_route",
+        "/proc/net/if_inet6",
         "/proc/net/dev",
         "/proc/sys/kernel/pid_max",
         "/proc/sys/kernel/threads-max",
@@ -328,6 +330,9 @@ fn kernel(context: &Context) -> Result<Vec<u8>, String> {
         "/proc/sys/net/netfilter/nf_conntrack_count",
         "/proc/sys/net/netfilter/nf_conntrack_max",
         "/proc/sys/net/ipv4/ip_forward",
+        "/proc/sys/net/ipv6/conf/all/forwarding",
+        "/proc/sys/net/ipv6/conf/all/disable_ipv6",
+        "/etc/resolv.conf",
     ];
     let shown = files.iter().map(|path| {
         let text = context

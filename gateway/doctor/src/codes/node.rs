@@ -24,7 +24,7 @@ pub(in super::super) const BRIDGE_BYPASSES_RULES: FindingCode = FindingCode::war
     "SY104",
     "packets between containers of a bridge bypass iptables",
     "A pod does not reach a Service whose endpoint is on the same bridge, and network policies do not apply to such packets.",
-    "Load br_netfilter by /etc/modules-load.d, and set net.bridge.bridge-nf-call-iptables = 1 in /etc/sysctl.d.",
+    "Load br_netfilter by /etc/modules-load.d, and set net.bridge.bridge-nf-call-iptables = 1 in /etc/sysctl.d, with IPv6 also net.bridge.bridge-nf-call-ip6tables = 1.",
 );
 pub(in super::super) const CGROUP_V1: FindingCode = FindingCode::warning(
     "SY105",

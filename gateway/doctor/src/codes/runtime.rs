@@ -82,8 +82,8 @@ pub(in super::super) const NO_BRIDGE_PLUGIN: FindingCode = FindingCode::error(
 );
 pub(in super::super) const NO_IPTABLES: FindingCode = FindingCode::error(
     "SY305",
-    "iptables is missing",
-    "The CNI plugins portmap and firewall need it: tasks on the bridge network cannot be created, and no host port can be published.",
+    "iptables or ip6tables is missing",
+    "The CNI plugins portmap and firewall need them, also without IPv6: tasks on the bridge network cannot be created, and no host port can be published.",
     "Install the package iptables or iptables-nft. Plugins that use nftables by themselves are not enough for the gateway's own networks.",
 );
 pub(in super::super) const SUBNET_ROUTED: FindingCode = FindingCode::error(
@@ -123,6 +123,18 @@ pub(in super::super) const NO_NAME_SERVER: FindingCode = FindingCode::warning(
     "Tasks of Nomad and Swarm whose job names no server resolve no names: those of the node are local caches, belong to one of its interfaces, or are of a family that the bridge network lacks.",
     "Set network.dns to servers that tasks can ask, for instance the address of the bridge if the cache also listens there; or give the bridge a range of the other family by network.bridge.subnets.",
 );
+pub(in super::super) const PORTS_ON_IPV4: FindingCode = FindingCode::note(
+    "SY312",
+    "published ports answer on IPv4 alone",
+    "The node has IPv6, and the bridge network of tasks has no range of it: a port that a job publishes without an address does not answer on addresses of IPv6, and one on such an address is refused.",
+    "If clients use IPv6, give the bridge a range of it by network.bridge.subnets while the node has no tasks.",
+);
+pub(in super::super) const NO_IPV6: FindingCode = FindingCode::error(
+    "SY313",
+    "the bridge network has IPv6, and the kernel has not",
+    "Tasks on the bridge network cannot be created: the plugin cannot give them an address.",
+    "Remove the range of IPv6 from network.bridge.subnets, or start the kernel without ipv6.disable=1.",
+);
 
 pub(super) const ALL: &[&FindingCode] = &[
     &CRI_PLUGIN,
@@ -145,4 +157,6 @@ pub(super) const ALL: &[&FindingCode] = &[
     &FORWARD_DROP,
     &FEW_ADDRESSES,
     &NO_NAME_SERVER,
+    &PORTS_ON_IPV4,
+    &NO_IPV6,
 ];

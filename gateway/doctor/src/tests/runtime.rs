@@ -225,6 +225,7 @@ fn plugins_that_are_missing() {
         &["SY303 error", "SY304 error"],
     );
     check(|node| node.remove("/usr/bin/iptables"), &["SY305 error"]);
+    check(|node| node.remove("/usr/bin/ip6tables"), &["SY305 error"]);
 }
 
 #[test]
@@ -485,6 +486,26 @@ fn forwarded_packets_that_are_dropped() {
         },
         &["SY309 warning"],
     );
+}
+
+#[test]
+fn forwarded_packets_of_ipv6_that_are_dropped() {
+    let dropped = |node: &mut TestNode| {
+        node.command("ip6tables --version", "ip6tables v1.8.9 (nf_tables)\n");
+        node.command("ip6tables -S FORWARD", "-P FORWARD DROP\n");
+    };
+    check(dropped, &[]);
+    let found = check(
+        |node| {
+            dropped(node);
+            node.file(
+                CONFLIST,
+                r#"{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge","bridge":"cni0","ipam":{"type":"host-local","subnet":"fd00:85::/64"}}]}"#,
+            );
+        },
+        &["SY309 warning"],
+    );
+    assert!(found[0].found.starts_with("ip6tables: "), "{found:?}");
 }
 
 /// Reserves addresses of the network of pods, from the second one on, as host-local does.

@@ -224,6 +224,7 @@ impl TestNode {
             "runc",
             "crun",
             "iptables",
+            "ip6tables",
             "systemctl",
             "kubelet",
         ];
@@ -301,6 +302,10 @@ impl TestNode {
             (
                 "/etc/resolv.conf",
                 "nameserver 192.0.2.53\nnameserver 2001:db8::53\n",
+            ),
+            (
+                "/proc/net/if_inet6",
+                "00000000000000000000000000000001 01 80 10 80       lo\n",
             ),
             ("/run/systemd/system/x", ""),
             ("/var/lib/switchyard/lock", ""),
