@@ -254,6 +254,18 @@ impl Error {
         }
     }
 
+    /// Returns whether no connection was made within the limit for one. Another attempt would take as long, and most hosts that
+    /// do not answer for so long do not answer soon.
+    #[must_use]
+    pub(crate) fn is_connect_limit(&self) -> bool {
+        let Self::Unavailable { source, .. } = self else {
+            return false;
+        };
+        source
+            .downcast_ref::<reqwest::Error>()
+            .is_some_and(|error| error.is_connect() && error.is_timeout())
+    }
+
     pub(crate) fn protocol(what: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::Protocol {
             what: what.into(),
@@ -319,6 +331,8 @@ impl fmt::Display for KeySuffix<'_> {
 
 #[cfg(test)]
 mod tests {
+    use reqwest::dns::{Name, Resolve, Resolving};
+
     use super::*;
 
     #[test]
@@ -328,6 +342,54 @@ mod tests {
         assert_eq!(shown(&"x".repeat(1000)).len(), SHOWN_LIMIT);
         assert!(shown(&"\u{0}".repeat(1000)).len() <= SHOWN_LIMIT);
         assert_eq!(shown(&"\u{e9}".repeat(1000)).chars().count(), SHOWN_LIMIT);
+    }
+
+    /// Resolves the name `silent.example` never, and all others to nothing.
+    #[derive(Debug)]
+    struct Names;
+
+    impl Resolve for Names {
+        fn resolve(&self, name: Name) -> Resolving {
+            let is_silent = name.as_str() == "silent.example";
+            Box::pin(async move {
+                if is_silent {
+                    std::future::pending::<()>().await;
+                }
+                Err(BoxError::from("no such name"))
+            })
+        }
+    }
+
+    /// The clock stands still while anything else can happen.
+    #[tokio::test(start_paused = true)]
+    async fn only_a_connection_that_took_the_whole_limit_is_one() {
+        // The provider of cryptography may have been chosen by another test.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = reqwest::Client::builder()
+            .no_proxy()
+            .dns_resolver(std::sync::Arc::new(Names))
+            .connect_timeout(std::time::Duration::from_secs(30))
+            .build()
+            .expect("a client");
+        let unavailable = |source: BoxError| Error::Unavailable {
+            what: "pay/api:7".to_owned(),
+            host: "registry.example".to_owned(),
+            source,
+        };
+        for (name, expected) in [("silent.example", true), ("unknown.example", false)] {
+            let url = format!("http://{name}/");
+            let error = client.get(&url).send().await.expect_err("nobody answers");
+            assert_eq!(
+                unavailable(error.into()).is_connect_limit(),
+                expected,
+                "{name}"
+            );
+        }
+        let idle = Idle {
+            waited: std::time::Duration::from_secs(60),
+        };
+        assert!(!unavailable(idle.into()).is_connect_limit());
+        assert!(!Error::protocol("pay/api:7", "no").is_connect_limit());
     }
 
     #[test]

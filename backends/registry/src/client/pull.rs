@@ -311,7 +311,8 @@ impl Pull {
                 Err(error) => error,
             };
             failures += 1;
-            if !error.is_transient() || failures > self.shared().config.retries {
+            let is_last = error.is_connect_limit() || failures > self.shared().config.retries;
+            if !error.is_transient() || is_last {
                 return Err(skipped.told(error));
             }
             tokio::time::sleep(self.shared().config.pause(failures, &error)).await;
