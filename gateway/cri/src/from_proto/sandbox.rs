@@ -373,12 +373,15 @@ fn cni_args(metadata: &cri::PodSandboxMetadata) -> Vec<(String, String)> {
 fn dns(config: Option<cri::DnsConfig>) -> Result<Option<Dns>> {
     let Some(cri::DnsConfig {
         servers,
-        searches,
-        options,
+        mut searches,
+        mut options,
     }) = config
     else {
         return Ok(None);
     };
+    // They say nothing in their lines of resolv.conf.
+    searches.retain(|word| !word.is_empty());
+    options.retain(|word| !word.is_empty());
     for (name, list) in [
         ("servers", &servers),
         ("searches", &searches),

@@ -16,6 +16,7 @@ use crate::record::SandboxRecord;
 
 mod containers;
 mod limits;
+mod network;
 mod sandboxes;
 mod volumes;
 

@@ -206,13 +206,6 @@ fn default_sysctls_can_be_switched_off() {
 }
 
 #[test]
-fn empty_dns_config_uses_the_hosts() {
-    let mut config = pod();
-    config.dns_config = Some(cri::DnsConfig::default());
-    assert_eq!(sandbox_of(config).expect("it is well formed").dns, None);
-}
-
-#[test]
 fn malformed_pod_is_rejected_by_field() {
     use ErrorKind::InvalidArgument as Invalid;
     let record = SandboxRecord {
@@ -470,38 +463,4 @@ fn pod_claims_each_host_port_once_and_shares_only_with_its_attempts() {
     assert_eq!(claims("u-1", 3), claimed);
     assert_ne!(claims("u-2", 2).group, claimed.group);
     assert_eq!(claims("", 2).group, "shop/web");
-}
-
-#[test]
-fn host_ports_of_a_pod_are_limited() {
-    let many = |count: i32| {
-        (1..=count)
-            .map(|host_port| cri::PortMapping {
-                container_port: 1,
-                host_port,
-                ..Default::default()
-            })
-            .collect::<Vec<_>>()
-    };
-    let most = cri::PodSandboxConfig {
-        port_mappings: [many(4096), many(4096)].concat(),
-        ..pod()
-    };
-    assert_eq!(
-        sandbox_of(most)
-            .expect("it is well formed")
-            .host_ports
-            .ports
-            .len(),
-        HOST_PORTS_MAX
-    );
-    for count in [4097, 65_535] {
-        let text =
-            format!("config.port_mappings: it has {count} ports of the host, and may have 4096");
-        refuses_pod(
-            |config| config.port_mappings = many(count),
-            ErrorKind::InvalidArgument,
-            &text,
-        );
-    }
 }
