@@ -249,6 +249,61 @@ async fn sandbox_has_requested_mac_address_and_host_entries() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn sandbox_on_a_bridge_of_both_families_has_files_that_name_both() {
+    let mut range = String::new();
+    let fixture = tokio::task::block_in_place(|| {
+        BackendFixture::with(|settings| {
+            let bridge = &mut settings.network.bridge;
+            let four = bridge.subnets[0].replace('.', ":");
+            let unique = four.strip_suffix(":0/24").expect("it is a /24");
+            range = format!("fd00:{unique}::");
+            bridge.subnets.push(format!("{range}/64"));
+            settings.network.dns = vec!["192.0.2.53".to_owned(), "fd00::53".to_owned()];
+        })
+    });
+    let caller = CallerFixture::with_fixture(fixture).await;
+    let (sandbox, details) = caller
+        .sandbox(|spec| {
+            spec.network = bridged(|_| {});
+            spec.hostname = "web".to_owned();
+            spec.extra_hosts = vec![HostEntry {
+                ip: HostAddress::Gateway,
+                names: vec!["host.docker.internal".to_owned()],
+            }];
+        })
+        .await;
+    let [four, six] = details.ips[..] else {
+        panic!("{details:?}");
+    };
+    assert!(four.is_ipv4() && six.is_ipv6(), "{details:?}");
+    let task = caller.task(sandbox, "exec sleep 1000", |_| {}).await;
+    let hosts = caller.shell_output(task, "cat /etc/hosts").await;
+    let gateway = caller.fixture.root().bridge().gateway();
+    let gateway_six: IpAddr = format!("{range}1").parse().expect("it is one");
+    for line in [
+        "::1\tlocalhost ip6-localhost ip6-loopback".to_owned(),
+        "ff02::1\tip6-allnodes".to_owned(),
+        format!("{four}\tweb"),
+        format!("{six}\tweb"),
+        format!("{gateway}\thost.docker.internal"),
+        format!("{gateway_six}\thost.docker.internal"),
+    ] {
+        assert!(
+            hosts.lines().any(|known| known == line),
+            "{line} is not in {hosts}"
+        );
+    }
+    let servers = caller
+        .shell_output(task, "grep nameserver /etc/resolv.conf")
+        .await;
+    assert_eq!(
+        servers.trim_end(),
+        "nameserver 192.0.2.53\nnameserver fd00::53"
+    );
+    caller.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn sandbox_gets_its_requested_address_or_fails() {
     let caller = CallerFixture::new().await;
     let [a, b, c, _] = caller.fixture.root().bridge().gateway().octets();
