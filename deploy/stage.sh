@@ -82,7 +82,7 @@ clamp_times() {
 
 # stage_program: the binary, its units, the links for Nomad agents, and what is in /etc.
 stage_program() {
-    local unit
+    local unit policy
     put 0755 "$binary" usr/bin/switchyard
     "${tools}strip" --strip-unneeded --remove-section=.comment --remove-section=.note "$tree/usr/bin/switchyard"
     for unit in "${units[@]}"; do
@@ -95,6 +95,10 @@ stage_program() {
     put 0644 "$repository/deploy/debian/config.toml" etc/switchyard/config.toml
     # Drop-ins of operators; no upgrade touches them.
     install -d "$tree/etc/switchyard/config.d"
+    # Labels of the files for SELinux: the installation chooses those of the node's policy.
+    for policy in container-selinux refpolicy; do
+        put 0644 "$repository/deploy/selinux/$policy/switchyard.cil" "usr/share/switchyard/selinux/$policy/switchyard.cil"
+    done
     put 0644 "$repository/deploy/debian/logrotate" etc/logrotate.d/switchyard
 }
 

@@ -8,6 +8,7 @@ mod postinst;
 mod prerm;
 mod program_calls;
 mod purge;
+mod selinux;
 
 use std::fs;
 use std::path::{Path, PathBuf};
