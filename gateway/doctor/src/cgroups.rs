@@ -1,8 +1,9 @@
 //! Checks of control groups and of the security modules that confine containers.
 
-use super::codes::node::{CGROUP_V1, NO_APPARMOR, NO_CONTROLLER, SELINUX};
+use super::codes::node::{CGROUP_V1, NO_APPARMOR, NO_CONTROLLER};
 use super::facts::Facts;
 use super::finding::Finding;
+use super::selinux;
 
 /// The controllers that limits of containers need; with cgroup v2 those of io and cpuset are used too.
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
@@ -67,15 +68,8 @@ fn controllers(facts: &Facts) -> Option<Finding> {
 
 fn confinement(facts: &Facts) -> Option<Finding> {
     let view = &facts.view;
-    let has_selinux = view.exists("/sys/fs/selinux/enforce");
-    if has_selinux {
-        let enforces = view.number("/sys/fs/selinux/enforce") == Some(1);
-        return (enforces && !facts.config.containerd.selinux).then(|| {
-            Finding::new(
-                &SELINUX,
-                "/sys/fs/selinux/enforce is 1, containerd.selinux is false",
-            )
-        });
+    if selinux::is_on(&**view) {
+        return selinux::check(facts);
     }
     (!facts.has_apparmor()).then(|| {
         Finding::new(

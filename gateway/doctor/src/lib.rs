@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! run ──► facts           configuration, daemon's answers, processes: once
-//!   ├──► kernel, features, cgroups, storage, systemd   1xx
+//!   ├──► kernel, features, cgroups (with selinux), storage, systemd   1xx
 //!   ├──► containerd                          2xx
 //!   ├──► network, families, name_servers, addresses, address_use   3xx
 //!   ├──► kubelet                             4xx
@@ -46,6 +46,7 @@ mod network;
 mod nomad;
 pub mod outside;
 mod redact;
+mod selinux;
 mod storage;
 mod swarm;
 mod systemd;

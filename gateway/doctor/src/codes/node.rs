@@ -89,8 +89,8 @@ pub(in super::super) const MOUNT_OPTIONS: FindingCode = FindingCode::warning(
 pub(in super::super) const SELINUX: FindingCode = FindingCode::note(
     "SY115",
     "SELinux enforces its policy, and containers get no labels",
-    "Containers run with the label of containerd: they are not confined by SELinux, or the policy denies them files.",
-    "Set containerd.selinux = true, and label the state and run directories (see config.toml).",
+    "Containers run in the domain of containerd: SELinux confines them no more than containerd itself.",
+    "Give the daemon's files the labels of docs/selinux.md, then set containerd.selinux = true, and restart the daemon. It applies to containers that are created from then on.",
 );
 pub(in super::super) const NO_APPARMOR: FindingCode = FindingCode::note(
     "SY116",
@@ -134,6 +134,11 @@ pub(in super::super) const LIMIT_NEAR: FindingCode = FindingCode::warning(
     "Containers do not start, and programs in them fail with \"resource temporarily unavailable\" or \"too many open files in system\".",
     "Look for the container that has most of them (`ps -eLo cgroup | sort | uniq -c | sort -n | tail` for threads), limit it, or raise the sysctl.",
 );
+pub(in super::super) const SELINUX_POLICY: FindingCode = FindingCode::warning(
+    "SY125",
+    "the SELinux policy lacks what labels of containers need",
+    "Without the types of containers no container starts while containerd.selinux is true. Without contexts for the daemon's directories, sockets and files in them get types that the policy gives to other programs.",
+    "Install the policy for containers (container-selinux; in Debian from 13 on it is a part of selinux-policy-default), then the file contexts of docs/selinux.md. Until then leave containerd.selinux = false.",
 pub(in super::super) const NO_NEEDED_FEATURE: FindingCode = FindingCode::error(
     "SY126",
     "the kernel lacks what the daemon needs",
@@ -182,6 +187,7 @@ pub(super) const ALL: &[&FindingCode] = &[
     &UNSEEN,
     &UNFINISHED,
     &LIMIT_NEAR,
+    &SELINUX_POLICY,
     &NO_NEEDED_FEATURE,
     &NO_HOST_FEATURE,
     &IN_USER_NAMESPACE,

@@ -421,20 +421,6 @@ fn disks_on_which_overlayfs_does_not_work() {
 }
 
 #[test]
-fn security_modules() {
-    let enforcing = |node: &mut TestNode| node.file("/sys/fs/selinux/enforce", "1");
-    check(enforcing, &["SY115 note"]);
-    check(
-        |node| {
-            enforcing(node);
-            node.config("[containerd]\nselinux = true");
-        },
-        &[],
-    );
-    check(|node| node.remove("/sys/module/apparmor"), &["SY116 note"]);
-}
-
-#[test]
 fn features_that_the_kernel_or_the_node_takes_away() {
     let enabled = "/sys/module/apparmor/parameters/enabled";
     for (name, expected) in [
@@ -476,6 +462,79 @@ fn features_that_the_kernel_or_the_node_takes_away() {
             .add("apparmor", Some("AppArmor is off".to_owned()));
     };
     check(off, &["SY116 note"]);
+}
+
+#[test]
+fn node_without_security_modules() {
+    check(|node| node.remove("/sys/module/apparmor"), &["SY116 note"]);
+}
+
+/// The file contexts of a policy: of the system, of containers, and of the daemon's directories.
+const OF_SYSTEM: &str = "/.*\tsystem_u:object_r:default_t:s0\n/run/.*\t<<none>>\n";
+const OF_CONTAINERS: &str =
+    "/var/lib/containerd/[^/]*/snapshots(/.*)?\tsystem_u:object_r:container_file_t:s0\n";
+const OF_RUN: &str = "/run/switchyard(/.*)?\tsystem_u:object_r:container_var_run_t:s0\n";
+const OF_STATE: &str = "/var/lib/switchyard(/.*)?\tsystem_u:object_r:container_var_lib_t:s0\n";
+
+#[test]
+fn selinux_labels_are_advised_where_the_policy_has_what_they_need() {
+    let all = [OF_SYSTEM, OF_CONTAINERS, OF_RUN, OF_STATE].concat();
+    let without_state = [OF_SYSTEM, OF_CONTAINERS, OF_RUN].concat();
+    let of_another = [
+        OF_SYSTEM,
+        OF_CONTAINERS,
+        OF_STATE,
+        "/run/switchyard-old(/.*)?\tx\n",
+    ]
+    .concat();
+    let before_rhel_10 = all.replace("/run/switchyard", "/var/run/switchyard");
+    let named_by_operator = all.replace("/run/switchyard", "/run/switchyar\\d");
+    // Whether SELinux enforces, containerd.selinux, the file contexts if they can be read, the findings.
+    let cases: [(bool, bool, Option<&str>, &[&str]); 12] = [
+        (true, false, Some(&all), &["SY115 note"]),
+        (true, false, None, &["SY115 note"]),
+        (true, false, Some(&without_state), &["SY115 note"]),
+        (true, false, Some(OF_SYSTEM), &["SY125 note"]),
+        (false, false, Some(OF_SYSTEM), &[]),
+        (true, true, Some(&all), &[]),
+        (true, true, None, &[]),
+        (true, true, Some(&before_rhel_10), &[]),
+        (true, true, Some(&named_by_operator), &[]),
+        (true, true, Some(&without_state), &["SY125 warning"]),
+        (true, true, Some(&of_another), &["SY125 warning"]),
+        (false, true, Some(OF_SYSTEM), &["SY125 error"]),
+    ];
+    for (enforces, labels, contexts, expected) in cases {
+        let change = |node: &mut TestNode| {
+            node.file("/sys/fs/selinux/enforce", if enforces { "1" } else { "0" });
+            node.file(
+                "/etc/selinux/config",
+                "# SELINUXTYPE=other\nSELINUXTYPE=mine\n",
+            );
+            if let Some(text) = contexts {
+                node.file("/etc/selinux/mine/contexts/files/file_contexts", text);
+            }
+            node.config(&format!("[containerd]\nselinux = {labels}"));
+        };
+        check(change, expected);
+    }
+    // Directories that the configuration names, and contexts that the operator has added.
+    let moved = |node: &mut TestNode| {
+        node.file("/sys/fs/selinux/enforce", "1");
+        node.file("/etc/selinux/targeted/contexts/files/file_contexts", &all);
+        node.config("[containerd]\nselinux = true\n[paths]\nstate = \"/srv/switchyard\"");
+    };
+    let is_of_moved =
+        |finding: &Finding| finding.code == "SY125" && finding.found.ends_with(" /srv/switchyard");
+    assert!(look(moved).findings.iter().any(is_of_moved));
+    let labelled = look(|node| {
+        moved(node);
+        node.file(
+            "/etc/selinux/targeted/contexts/files/file_contexts.subs",
+            "/srv/switchyard /var/lib/switchyard\n",
+        );
+    });
+    assert!(!labelled.findings.iter().any(is_of_moved));
 }
 
 fn units(node: &mut TestNode, from: &str, to: &str) {
