@@ -1,29 +1,37 @@
 # Sourced by tests/vm, with tests/guest/sources.sh: makes the disk image, the kernel and the initrd of the Debian guest, once for each
-# state of this file. It uses the machine's own Debian sources, and nothing else from the network.
+# state of this file and of selinux.cil beside it. It uses the machine's own Debian sources, and nothing else from the network.
 # shellcheck shell=bash
 
 # What the guest has besides a minimal Debian: systemd, AppArmor, and what a node that runs Switchyard has.
 guest_packages=(
     apparmor criu dbus kmod procps systemd-sysv udev
     busybox-static containerd containernetworking-plugins crun docker-registry iproute2 iptables quota runc
+    policycoreutils selinux-policy-default # for the boot with SELinux in place of AppArmor
 )
 guest_kernel=linux-image-cloud-amd64
 guest_suite=bookworm
 
+# The modules of Debian's SELinux policy that its base is not complete without, and that of programs which nothing confines. With those of
+# programs that the guest lacks, an emulated guest would build the policy for a minute whenever a module is added.
+selinux_modules=(base getty unconfined xdg xserver)
+
 # What the cloud kernel mounts the root file system by, which counts what projects take; all else is loaded from there.
 initrd_modules=(virtio_pci virtio_blk quota_v2)
+
+# The types of containers, which Debian's policy lacks.
+selinux_types=$(dirname "${BASH_SOURCE[0]}")/selinux.cil
 
 # guest_image CACHE: prints the directory that holds root.img, vmlinuz and initrd.gz; makes it when it is not there.
 guest_image() {
     local cache=$1 key dir
-    key=$(sha256sum "${BASH_SOURCE[0]}" | cut -c 1-16)
+    key=$(cat "${BASH_SOURCE[0]}" "$selinux_types" | sha256sum | cut -c 1-16)
     dir=$cache/$key
     mkdir -p "$cache"
     # Another may be making it.
     exec 9>"$cache.lock"
     flock 9
     if [[ ! -e $dir/root.img ]]; then
-        # Images of older states of this file are of no use to anybody.
+        # Images of older states of these files are of no use to anybody.
         rm -rf "$cache"/*
         echo "Making the guest's image in $dir." >&2
         make_guest "$dir.new" >&2
@@ -45,6 +53,8 @@ make_guest() {
     version=$(ls "$root/lib/modules")
     make_initrd "$root" "$version" "$dir/initrd.gz"
     set_up_guest "$root"
+    # Last, as it labels all files.
+    add_selinux_policy "$root"
     # Room for images and containers; the file is sparse.
     mke2fs -q -t ext4 -O quota,project -E quotatype=prjquota -L root -d "$root" "$dir/root.img" 3g
     rm -rf --one-file-system "$root"
@@ -138,4 +148,28 @@ END
     rm -f "$root/etc/machine-id"
     # One that stays: with a new one at each boot the journal of the last would not be found.
     tr -d '-' </proc/sys/kernel/random/uuid >"$root/etc/machine-id"
+}
+
+# add_selinux_policy ROOT: what the guest needs to boot with SELinux enforcing, as tests/vm asks for on the kernel's command line. Its own
+# programs may do everything, as on a node where they are not confined; containers may do what selinux.cil says.
+add_selinux_policy() {
+    local root=$1 name options=()
+    for name in $(chroot "$root" /usr/sbin/semodule --list-modules); do
+        if [[ " ${selinux_modules[*]} " != *" $name "* ]]; then
+            options+=(--disable="$name")
+        fi
+    done
+    mkdir "$root/selinux"
+    chroot "$root" /bin/sh -c 'cd /selinux && semodule --cil --extract=base' >/dev/null
+    {
+        cat "$selinux_types"
+        # A rule names one class, and the policy has more than a hundred.
+        sed -n 's/^(class \([a-z0-9_]*\) .*/(allow domain guest_types (\1 (all)))/p' "$root/selinux/base.cil"
+    } >"$root/selinux/guest_containers.cil"
+    chroot "$root" /usr/sbin/semodule --noreload "${options[@]}" --install=/selinux/guest_containers.cil
+    rm -r "$root/selinux"
+    # It labels a file by its descriptor in /proc.
+    # shellcheck disable=SC2016 # The inner shell has the argument.
+    unshare --mount sh -c 'mount -t proc proc "$1/proc" &&
+        chroot "$1" /usr/sbin/setfiles -m -F -e /proc /etc/selinux/default/contexts/files/file_contexts /' sh "$root"
 }

@@ -274,7 +274,7 @@ fn reload_waits_for_the_verdict(_: &GuestNode) {
 }
 
 /// Codes and severities of what `switchyard doctor` finds, each with what it saw.
-fn doctor_finds() -> Vec<(String, String)> {
+pub(crate) fn doctor_finds() -> Vec<(String, String)> {
     let output = Command::new("/usr/bin/switchyard")
         .args(["doctor", "--output", "json"])
         .output();

@@ -62,6 +62,7 @@ const fn integration_test(what: What) -> Option<&'static str> {
         What::Test(name) | What::Smoke(name) => Some(name),
         What::Fact(..)
         | What::PowerCut
+        | What::Selinux
         | What::Root(..)
         | What::Documentation
         | What::Version(_) => None,
@@ -102,7 +103,11 @@ fn everything_that_only_the_guest_or_another_suite_shows_is_in_a_shard_or_in_eve
                 }
                 What::Smoke(listed) => module == "smoke" && listed == name,
                 What::Version(version) => version.fact() == Some(name.as_str()),
-                What::Test(_) | What::PowerCut | What::Root(..) | What::Documentation => false,
+                What::Test(_)
+                | What::PowerCut
+                | What::Selinux
+                | What::Root(..)
+                | What::Documentation => false,
             })
         })
         .collect();
@@ -114,7 +119,11 @@ fn everything_that_only_the_guest_or_another_suite_shows_is_in_a_shard_or_in_eve
         .filter(|what| match what {
             What::Fact(..) | What::Smoke(_) => true,
             What::Version(version) => version.fact().is_some(),
-            What::Test(_) | What::PowerCut | What::Root(..) | What::Documentation => false,
+            What::Test(_)
+            | What::PowerCut
+            | What::Selinux
+            | What::Root(..)
+            | What::Documentation => false,
         })
         .count();
     assert_eq!(
@@ -123,7 +132,7 @@ fn everything_that_only_the_guest_or_another_suite_shows_is_in_a_shard_or_in_eve
         "the table has facts that the guest does not know"
     );
     let versions = OtherVersion::ALL.map(What::Version);
-    for what in [What::PowerCut, What::Documentation]
+    for what in [What::PowerCut, What::Selinux, What::Documentation]
         .into_iter()
         .chain(versions)
     {
@@ -322,7 +331,8 @@ fn shards_together_do_everything_once() {
 #[test]
 fn everything_is_what_all_shards_and_every_run_do() {
     let all_of_it = Plan::new(&Extent::All);
-    assert!(all_of_it.skipped.is_empty() && all_of_it.left_out.is_empty() && all_of_it.power_cut);
+    assert!(all_of_it.skipped.is_empty() && all_of_it.left_out.is_empty());
+    assert!(all_of_it.power_cut && all_of_it.selinux);
     let of_versions = all_of_it
         .versions
         .iter()

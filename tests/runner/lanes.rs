@@ -224,6 +224,9 @@ impl Lanes<'_> {
         if plan.power_cut {
             command.arg("--cut");
         }
+        if plan.selinux {
+            command.arg("--selinux");
+        }
         self.command("guest", &mut command, &Mutex::new(summary));
         summary.end(timer);
     }

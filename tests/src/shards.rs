@@ -118,6 +118,8 @@ pub enum What {
     Smoke(&'static str),
     /// A power cut of the guest and a restart of it, each followed by a boot.
     PowerCut,
+    /// A boot of the guest with SELinux, and its facts.
+    Selinux,
     /// The tests of one of [`ROOT_PARTS`], in a Debian of another suite.
     Root(Suite, RootPart),
     /// The documentation of all crates.
@@ -197,6 +199,7 @@ impl What {
             Self::Test(name) | Self::Smoke(name) => Some(file_of_test(name)),
             Self::Fact(module, _) => Some(format!("tests/guest/{module}.rs")),
             Self::PowerCut => Some("tests/guest/after_boot.rs".to_owned()),
+            Self::Selinux => Some("tests/guest/selinux.rs".to_owned()),
             Self::Root(..) | Self::Documentation | Self::Version(_) => None,
         }
     }
@@ -209,6 +212,7 @@ impl fmt::Display for What {
             Self::Fact(_, name) => write!(f, "guest: {name}"),
             Self::Smoke(name) => write!(f, "guest: {name}"),
             Self::PowerCut => f.write_str("guest: a power cut and a restart"),
+            Self::Selinux => f.write_str("guest: a boot with SELinux"),
             Self::Root(suite, part) => write!(f, "{}: {}", suite.name(), part.modules().join(", ")),
             Self::Documentation => f.write_str("documentation"),
             Self::Version(version) => {

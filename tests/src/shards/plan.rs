@@ -42,6 +42,8 @@ pub struct Plan {
     pub smoke: Vec<&'static str>,
     /// True if the power of the guest is cut, and the guest restarted.
     pub power_cut: bool,
+    /// True if the guest boots with SELinux.
+    pub selinux: bool,
     /// The tests in other suites of Debian.
     pub roots: Vec<(Suite, RootTests)>,
     /// True if the documentation is built.
@@ -124,6 +126,7 @@ impl Plan {
             What::Fact(_, name) => self.facts.push(name),
             What::Smoke(name) => self.smoke.push(name),
             What::PowerCut => self.power_cut = true,
+            What::Selinux => self.selinux = true,
             What::Root(suite, part) => self.roots.push((suite, RootTests::Part(part))),
             What::Documentation => self.documentation = true,
             What::Version(version) => self.versions.push(version),

@@ -4,7 +4,7 @@
 //! are those of one run on two processors, without KVM: `tests/run` prints the slowest tests, and how long
 //! each fact of the guest took.
 
-use super::What::{Documentation, Fact, PowerCut, Root, Smoke, Test, Version};
+use super::What::{Documentation, Fact, PowerCut, Root, Selinux, Smoke, Test, Version};
 use super::{KnownFailure, RootPart, Slow, Suite, What};
 use crate::versions::OtherVersion;
 
@@ -211,6 +211,7 @@ pub const SLOW: &[Slow] = slow! {
         21 Smoke("nomad::resources::task_over_its_memory_limit_is_reported_oom_killed");
         21 Smoke("cri::recovery::pods_and_containers_survive_daemon_kill");
         21 Smoke("caller_resources::cgroups::oom_kill_in_leaf_cgroup_is_reported");
+        110 Selinux;
     }
     shard 2 {
         15 Fact("quota", "disk_quota_keeps_its_project_while_any_container_uses_it");
