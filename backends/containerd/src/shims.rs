@@ -10,7 +10,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Response, Status};
 
-use crate::base::fs::blocking;
 use crate::base::trees::Trees;
 use crate::cgroups::Cgroups;
 use crate::client::contact::Contact;

@@ -419,7 +419,8 @@ async fn unreadable_lease_journal_blocks_devices_and_is_reported() {
     node.ready().await;
     let (status, verbose) = node.page("/readyz?verbose").await.unwrap();
     assert!(
-        status == 200 && verbose.contains("[!]devices failed, the node stays ready: the leases of before"),
+        status == 200
+            && verbose.contains("[!]devices failed, the node stays ready: the leases of before"),
         "{verbose}"
     );
     assert_eq!(node.page("/readyz/devices").await.unwrap().0, 503);

@@ -139,6 +139,7 @@ pub(in super::super) const SELINUX_POLICY: FindingCode = FindingCode::warning(
     "the SELinux policy lacks what labels of containers need",
     "Without the types of containers no container starts while containerd.selinux is true. Without contexts for the daemon's directories, sockets and files in them get types that the policy gives to other programs.",
     "Install the policy for containers (container-selinux; in Debian from 13 on it is a part of selinux-policy-default), then the file contexts of docs/selinux.md. Until then leave containerd.selinux = false.",
+);
 pub(in super::super) const NO_NEEDED_FEATURE: FindingCode = FindingCode::error(
     "SY126",
     "the kernel lacks what the daemon needs",
