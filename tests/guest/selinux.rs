@@ -239,10 +239,11 @@ fn pods_are_confined_and_apart(node: &GuestNode) {
     for (container, name, level) in [(&one, "one", levels[0]), (&two, "two", levels[1])] {
         let own = format!("system_u:object_r:container_file_t:{level}");
         assert_eq!(node.cri.sh(container, "cat /own/file"), name);
-        node.cri.sh(
+        let hosts = node.cri.sh(
             container,
             "echo new > /own/new && echo new > /new && echo new > /dev/shm/new && cat /etc/hosts",
         );
+        assert!(hosts.contains("localhost"), "{hosts}");
         for path in ["", "file", "new"] {
             let path = Path::new(&sources.path(name)).join(path);
             assert_eq!(label_of(&path), own, "{}", path.display());

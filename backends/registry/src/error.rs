@@ -368,7 +368,7 @@ mod tests {
         let client = reqwest::Client::builder()
             .no_proxy()
             .dns_resolver(std::sync::Arc::new(Names))
-            .connect_timeout(std::time::Duration::from_secs(30))
+            .connect_timeout(Duration::from_secs(30))
             .build()
             .expect("a client");
         let unavailable = |source: BoxError| Error::Unavailable {
@@ -386,7 +386,7 @@ mod tests {
             );
         }
         let idle = Idle {
-            waited: std::time::Duration::from_secs(60),
+            waited: Duration::from_secs(60),
         };
         assert!(!unavailable(idle.into()).is_connect_limit());
         assert!(!Error::protocol("pay/api:7", "no").is_connect_limit());

@@ -126,7 +126,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for closed in [0o700, 0o750, 0o711] {
             fs::set_permissions(dir.path(), fs::Permissions::from_mode(closed)).unwrap();
-            install(dir.path()).unwrap();
+            install(dir.path(), None).unwrap();
             let mode = fs::metadata(dir.path()).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, OPEN, "after {closed:o}");
         }
