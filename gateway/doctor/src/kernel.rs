@@ -143,17 +143,20 @@ fn bridged_packets(facts: &Facts) -> Option<Finding> {
         return None;
     }
     let has = forwarded(facts);
-    let four = has.four.then_some("net.bridge.bridge-nf-call-iptables");
-    let six = has.six.then_some("net.bridge.bridge-nf-call-ip6tables");
-    let keys = || [four, six].into_iter().flatten();
-    if keys().all(|key| sysctl(facts, key).is_none()) {
+    let four = "net.bridge.bridge-nf-call-iptables";
+    let six = "net.bridge.bridge-nf-call-ip6tables";
+    // The module has both, also on a node that uses one of them.
+    if [four, six].iter().all(|key| sysctl(facts, key).is_none()) {
         let found = "the module br_netfilter is not loaded";
         return Some(Finding::new(&BRIDGE_BYPASSES_RULES, found).command("modprobe br_netfilter"));
     }
-    keys().find(|key| sysctl(facts, key) == Some(0)).map(|key| {
-        Finding::new(&BRIDGE_BYPASSES_RULES, format!("{key} = 0"))
-            .command(format!("sysctl -w {key}=1"))
-    })
+    [(has.four, four), (has.six, six)]
+        .into_iter()
+        .find(|(is_used, key)| *is_used && sysctl(facts, key) == Some(0))
+        .map(|(_, key)| {
+            Finding::new(&BRIDGE_BYPASSES_RULES, format!("{key} = 0"))
+                .command(format!("sysctl -w {key}=1"))
+        })
 }
 
 fn inotify(facts: &Facts) -> Option<Finding> {
