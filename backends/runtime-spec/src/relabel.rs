@@ -222,8 +222,8 @@ fn sandbox_files(sandbox: &SandboxFacts, label: &str) -> Vec<Relabelled> {
     };
     let files = [hostname_file, hosts_file, resolv_conf];
     let file = |path: &PathBuf| {
-        let (root, below) = (path.parent()?, path.file_name()?);
-        Some(own(root.to_owned(), below.into(), label))
+        let root = path.parent()?;
+        Some(own(root.to_owned(), path.file_name()?.into(), label))
     };
     let shm = own_shm.map(|dir| own(dir.clone(), PathBuf::new(), label));
     let files = files.into_iter().flatten().filter_map(file);

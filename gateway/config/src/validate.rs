@@ -1,4 +1,6 @@
 //! Checks of values beyond their types.
+//!
+//! Longer than 500 lines because it has the checks of all sections, in their order.
 
 use std::net::SocketAddr;
 use std::path::Path;

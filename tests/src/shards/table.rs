@@ -181,6 +181,9 @@ pub const SLOW: &[Slow] = slow! {
         21 Smoke("cri::v1alpha2::v1alpha2_only_limits_are_applied_or_rejected");
         21 Smoke("cri::exits::exit_has_code_and_reason");
         180 PowerCut;
+        10 Fact("limits", "hierarchy_of_version_1_beside_version_2_changes_nothing");
+        4 Fact("units", "system_extension_is_merged_and_wants_its_units");
+        1 Fact("counters", "children_of_processes_are_listed");
     }
     shard 1 {
         15 Test("upgrades::recipes::upgrade_node_counts_what_was_taken_over_and_fails_if_anything_was_not");
@@ -360,5 +363,6 @@ pub const SLOW: &[Slow] = slow! {
         4 Fact("apparmor", "unloaded_default_profile_is_loaded_again");
         1 Fact("units", "socket_is_accessible_to_root_only");
         480 Version(OtherVersion::Former);
+        30 Test("breaks::snapshotters::default_snapshotter_that_containerd_cannot_use_makes_the_node_not_ready_with_its_reason");
     }
 };

@@ -30,7 +30,7 @@ pub(crate) fn label_tree(top: impl AsFd, path: &Path, label: &str, cancel: &Canc
     let done = switchyard_tree::relabel(top, Label::selinux(label), cancel)
         .map_err(|error| not_labelled(path, label, error))?;
     if done.unsupported > 0 {
-        tracing::debug!(path = %path.display(), label, "the file system stores no SELinux labels: its files keep the label that it was mounted with");
+        tracing::debug!(path = %path.display(), "the file system stores no SELinux labels: its files keep the label that it was mounted with");
     }
     Ok(())
 }
