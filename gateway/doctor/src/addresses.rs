@@ -48,7 +48,7 @@ fn routed(facts: &Facts) -> Vec<Finding> {
     let conflict = |subnet: Subnet| {
         let mut others = routes
             .iter()
-            .filter(|route| route.prefix > 0 && route.interface != bridge.name)
+            .filter(|route| !route.is_default() && route.interface != bridge.name)
             .map(|route| (&route.interface, Subnet::of(route.to, route.prefix)));
         let (interface, to) = others.find(|(_, to)| to.overlaps(&subnet))?;
         let found = format!(

@@ -71,7 +71,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     }
     let text = facts.view.text(routes::SIX).unwrap_or_default();
     let routes = routes::parse("", &text);
-    let default = routes.iter().find(|route| route.prefix == 0);
+    let default = routes.iter().find(|route| route.is_default());
     let by = default.filter(|_| !has_six).map(|route| {
         let interface = &route.interface;
         format!("the node has IPv6 by {interface}, and {name} has no range of it")

@@ -18,8 +18,23 @@ pub struct Route {
     pub interface: String,
     /// The first of their addresses.
     pub to: IpAddr,
-    /// How many bits all their addresses have in common; 0 for a default route.
+    /// How many bits all their addresses have in common.
     pub prefix: u8,
+}
+
+// === impl Route ===
+
+impl Route {
+    /// Returns whether it is a way to most other machines, and not to a network of its own: a default route, or one of those that
+    /// programs for VPNs add instead, such as `0.0.0.0/1`, `2000::/3` and `fc00::/7`. The most of IPv6 that is a network of its own
+    /// is `fd00::/8`.
+    #[must_use]
+    pub const fn is_default(&self) -> bool {
+        match self.to {
+            IpAddr::V4(_) => self.prefix <= 1,
+            IpAddr::V6(_) => self.prefix < 8,
+        }
+    }
 }
 
 /// Reads the routing tables. Without one, the family has no routes.
@@ -108,5 +123,30 @@ mod tests {
         ];
         assert_eq!(shown(&four, &six), expected);
         assert_eq!(shown("", ""), [""; 0]);
+    }
+
+    #[test]
+    fn route_to_a_large_part_of_all_addresses_is_a_default_route() {
+        for (to, prefix, expected) in [
+            ("0.0.0.0", 0, true),
+            ("0.0.0.0", 1, true),
+            ("128.0.0.0", 1, true),
+            ("10.0.0.0", 8, false),
+            ("172.16.0.0", 12, false),
+            ("::", 0, true),
+            ("8000::", 1, true),
+            ("2000::", 3, true),
+            ("3000::", 4, true),
+            ("fc00::", 7, true),
+            ("fd00::", 8, false),
+            ("2001:db8::", 32, false),
+        ] {
+            let route = Route {
+                interface: "tun0".to_owned(),
+                to: to.parse().unwrap(),
+                prefix,
+            };
+            assert_eq!(route.is_default(), expected, "{to}/{prefix}");
+        }
     }
 }

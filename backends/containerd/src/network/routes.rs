@@ -19,7 +19,7 @@ impl Routes {
         let others = self
             .0
             .iter()
-            .filter(|route| route.prefix > 0 && route.interface != own);
+            .filter(|route| !route.is_default() && route.interface != own);
         let mut ranges = others.map(|route| (&route.interface, Subnet::of(route.to, route.prefix)));
         let (interface, range) = ranges.find(|(_, range)| range.overlaps(subnet))?;
         Some((interface.clone(), range))
@@ -58,6 +58,11 @@ mod tests {
             // A default route covers all addresses.
             ("0.0.0.0", 0, "172.26.64.0/20", false),
             ("::", 0, "fd00::/64", false),
+            // So do those that a program for a VPN adds.
+            ("128.0.0.0", 1, "172.26.64.0/20", false),
+            ("fc00::", 7, "fd00::/64", false),
+            ("fd00::", 8, "fd00::/64", true),
+            ("172.16.0.0", 12, "172.26.64.0/20", true),
         ] {
             let there = Some(("eth1".to_owned(), format!("{to}/{prefix}")));
             assert_eq!(

@@ -338,16 +338,24 @@ fn bridge_that_overlaps_a_route() {
         },
         &["SY306 error"],
     );
-    check(
-        |node| {
-            node.config(dual);
-            node.file(
-                "/proc/net/ipv6_route",
-                &six("fe800000000000000000000000000000", "eth1"),
-            );
-        },
-        &[],
+    for (to, interface) in [
+        ("fe800000000000000000000000000000", "eth1"),
+        ("fd000005000000000000000000000000", "switchyard0"),
+    ] {
+        check(
+            |node| {
+                node.config(dual);
+                node.file("/proc/net/ipv6_route", &six(to, interface));
+            },
+            &[],
+        );
+    }
+    // Half of all addresses, as a program for a VPN adds it.
+    let half = u32::from_ne_bytes([128, 0, 0, 0]);
+    let text = format!(
+        "Iface\tDestination\ntun0\t{half:08X}\t00000000\t0001\t0\t0\t0\t{half:08X}\t0\t0\t0\n"
     );
+    check(|node| node.file("/proc/net/route", &text), &[]);
 }
 
 #[test]
