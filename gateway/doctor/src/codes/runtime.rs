@@ -131,9 +131,15 @@ pub(in super::super) const PORTS_ON_IPV4: FindingCode = FindingCode::note(
 );
 pub(in super::super) const NO_IPV6: FindingCode = FindingCode::error(
     "SY313",
-    "the bridge network has IPv6, and the kernel has not",
-    "Tasks on the bridge network cannot be created: the plugin cannot give them an address.",
-    "Remove the range of IPv6 from network.bridge.subnets, or start the kernel without ipv6.disable=1.",
+    "a network of containers has IPv6, and the node has not",
+    "Pods or tasks on it cannot be created: the plugin cannot give the bridge its address (\"permission denied\", \"operation not supported\").",
+    "Remove the range of IPv6 from network.bridge.subnets or from the CNI configuration. Or enable IPv6: start the kernel without ipv6.disable=1, and set net.ipv6.conf.all.disable_ipv6 = 0 in /etc/sysctl.d.",
+);
+pub(in super::super) const ROUTERS_IGNORED: FindingCode = FindingCode::warning(
+    "SY314",
+    "the node loses its routes of IPv6 once it forwards",
+    "The kernel ignores what routers advertise on an interface that forwards, unless accept_ra is 2. The plugin bridge turns on forwarding with the first container that has IPv6: the default route of IPv6 that the node has learnt is removed then, and later its addresses.",
+    "Set net.ipv6.conf.INTERFACE.accept_ra = 2 in /etc/sysctl.d before that, for each of these interfaces. systemd-networkd and NetworkManager listen to routers themselves, and set accept_ra = 0.",
 );
 
 pub(super) const ALL: &[&FindingCode] = &[
@@ -159,4 +165,5 @@ pub(super) const ALL: &[&FindingCode] = &[
     &NO_NAME_SERVER,
     &PORTS_ON_IPV4,
     &NO_IPV6,
+    &ROUTERS_IGNORED,
 ];

@@ -4,6 +4,7 @@
 
 use switchyard_operator_api::{FeatureView, LimitView};
 
+use super::ipv6::pods_on;
 use super::*;
 
 #[test]
@@ -91,56 +92,6 @@ fn node_that_does_not_forward() {
             node.file("/proc/sys/net/ipv4/ip_forward", "0\n");
         },
         &["SY103 warning"],
-    );
-}
-
-/// A network of pods with these ranges.
-fn pods_on(node: &mut TestNode, ranges: &[&str]) {
-    let ranges: Vec<String> = ranges
-        .iter()
-        .map(|range| format!(r#"[{{"subnet":"{range}"}}]"#))
-        .collect();
-    let text = format!(
-        r#"{{"cniVersion":"1.0.0","name":"net","plugins":[{{"type":"bridge","bridge":"cni0","ipam":{{"type":"host-local","ranges":[{}]}}}}]}}"#,
-        ranges.join(",")
-    );
-    node.file("/etc/cni/net.d/10-net.conflist", &text);
-}
-
-#[test]
-fn node_without_ipv6_for_its_networks() {
-    let dual = "[network.bridge]\nsubnets = [\"172.26.80.0/20\", \"fd00:1::/64\"]";
-    let default = format!(
-        "{0} 00 {0} 00 {0} 00000100 00000001 00000000 00000001 eth0\n",
-        "0".repeat(32)
-    );
-    let route = |node: &mut TestNode| node.file("/proc/net/ipv6_route", &default);
-    // Clients may use IPv6, which does not lead to published ports.
-    let found = check(route, &["SY312 note"]);
-    assert!(found[0].found.contains("by eth0"), "{found:?}");
-    check(
-        |node| {
-            route(node);
-            node.config(dual);
-        },
-        &[],
-    );
-    // A node without tasks publishes no ports.
-    check(
-        |node| {
-            route(node);
-            node.config("[nomad]\nenabled = false");
-        },
-        &["SY506 error"],
-    );
-    let none = |node: &mut TestNode| node.remove("/proc/net/if_inet6");
-    check(none, &[]);
-    check(
-        |node| {
-            none(node);
-            node.config(dual);
-        },
-        &["SY313 error"],
     );
 }
 

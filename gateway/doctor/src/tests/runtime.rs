@@ -301,105 +301,6 @@ fn plugins_are_found_where_distributions_have_them() {
 }
 
 #[test]
-fn bridge_that_overlaps_a_route() {
-    let [to, mask] = [[172, 26, 64, 0], [255, 255, 0, 0]].map(u32::from_ne_bytes);
-    let route = |interface: &str| {
-        format!(
-            "Iface\tDestination\n{interface}\t{to:08X}\t00000000\t0001\t0\t0\t0\t{mask:08X}\t0\t0\t0\n"
-        )
-    };
-    let found = check(
-        |node| node.file("/proc/net/route", &route("eth1")),
-        &["SY306 error"],
-    );
-    assert!(
-        found[0].found.contains("172.26.0.0/16 by eth1"),
-        "{found:?}"
-    );
-    check(
-        |node| node.file("/proc/net/route", &route("switchyard0")),
-        &[],
-    );
-    let default =
-        "Iface\tDestination\neth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n";
-    check(|node| node.file("/proc/net/route", default), &[]);
-    let zero = "0".repeat(32);
-    let six = |to: &str, interface: &str| {
-        format!("{to} 40 {zero} 00 {zero} 00000100 00000001 00000000 00000001 {interface}\n")
-    };
-    let dual = "[network.bridge]\nsubnets = [\"fd00:5::/60\"]";
-    check(
-        |node| {
-            node.config(dual);
-            node.file(
-                "/proc/net/ipv6_route",
-                &six("fd000005000000000000000000000000", "eth1"),
-            );
-        },
-        &["SY306 error"],
-    );
-    for (to, interface) in [
-        ("fe800000000000000000000000000000", "eth1"),
-        ("fd000005000000000000000000000000", "switchyard0"),
-    ] {
-        check(
-            |node| {
-                node.config(dual);
-                node.file("/proc/net/ipv6_route", &six(to, interface));
-            },
-            &[],
-        );
-    }
-    // Half of all addresses, as a program for a VPN adds it.
-    let half = u32::from_ne_bytes([128, 0, 0, 0]);
-    let text = format!(
-        "Iface\tDestination\ntun0\t{half:08X}\t00000000\t0001\t0\t0\t0\t{half:08X}\t0\t0\t0\n"
-    );
-    check(|node| node.file("/proc/net/route", &text), &[]);
-}
-
-#[test]
-fn tasks_without_a_dns_server() {
-    let told = |texts: &[(&str, &str)], config: &str, expected: &[&str]| {
-        check(
-            |node| {
-                node.config(config);
-                for (path, text) in texts {
-                    node.file(path, text);
-                }
-            },
-            expected,
-        )
-    };
-    let own = "/etc/resolv.conf";
-    let missing = &["SY311 warning"];
-    let found = told(
-        &[(own, "nameserver 127.0.0.1\nnameserver fe80::1%eth0\n")],
-        "",
-        missing,
-    );
-    assert!(
-        found[0]
-            .found
-            .contains("127.0.0.1 is an address of the node's own loopback, fe80::1%eth0"),
-        "{found:?}"
-    );
-    told(&[(own, "nameserver fd00::53\n")], "", missing);
-    told(&[(own, "search a.test\n")], "", missing);
-    let six = "[network.bridge]\nsubnets = [\"fd00:5::/64\"]";
-    told(&[(own, "nameserver fd00::53\n")], six, &[]);
-    told(&[(own, "nameserver 192.0.2.53\n")], six, missing);
-    let local = (own, "nameserver 127.0.0.53\n");
-    told(&[local], "[network]\ndns = [\"192.0.2.53\"]", &[]);
-    for upstream in [
-        "/run/systemd/resolve/resolv.conf",
-        "/run/NetworkManager/no-stub-resolv.conf",
-    ] {
-        told(&[local, (upstream, "nameserver 192.0.2.53\n")], "", &[]);
-    }
-}
-
-#[test]
 fn networks_that_overlap() {
     let other = |subnet: &str| {
         format!(
@@ -496,26 +397,6 @@ fn forwarded_packets_that_are_dropped() {
         },
         &["SY309 warning"],
     );
-}
-
-#[test]
-fn forwarded_packets_of_ipv6_that_are_dropped() {
-    let dropped = |node: &mut TestNode| {
-        node.command("ip6tables --version", "ip6tables v1.8.9 (nf_tables)\n");
-        node.command("ip6tables -S FORWARD", "-P FORWARD DROP\n");
-    };
-    check(dropped, &[]);
-    let found = check(
-        |node| {
-            dropped(node);
-            node.file(
-                CONFLIST,
-                r#"{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge","bridge":"cni0","ipam":{"type":"host-local","subnet":"fd00:85::/64"}}]}"#,
-            );
-        },
-        &["SY309 warning"],
-    );
-    assert!(found[0].found.starts_with("ip6tables: "), "{found:?}");
 }
 
 /// Reserves addresses of the network of pods, from the second one on, as host-local does.

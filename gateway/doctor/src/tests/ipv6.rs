@@ -1,0 +1,244 @@
+//! 3xx: IPv6, routes and DNS servers.
+
+use super::*;
+
+/// The configuration of the network of pods.
+const CONFLIST: &str = "/etc/cni/net.d/10-net.conflist";
+
+/// A network of pods with these ranges.
+pub(super) fn pods_on(node: &mut TestNode, ranges: &[&str]) {
+    let ranges: Vec<String> = ranges
+        .iter()
+        .map(|range| format!(r#"[{{"subnet":"{range}"}}]"#))
+        .collect();
+    let text = format!(
+        r#"{{"cniVersion":"1.0.0","name":"net","plugins":[{{"type":"bridge","bridge":"cni0","ipam":{{"type":"host-local","ranges":[{}]}}}}]}}"#,
+        ranges.join(",")
+    );
+    node.file(CONFLIST, &text);
+}
+
+#[test]
+fn node_without_ipv6_for_its_networks() {
+    let dual = "[network.bridge]\nsubnets = [\"172.26.80.0/20\", \"fd00:1::/64\"]";
+    let default = format!(
+        "{0} 00 {0} 00 {0} 00000100 00000001 00000000 00000001 eth0\n",
+        "0".repeat(32)
+    );
+    let route = |node: &mut TestNode| node.file("/proc/net/ipv6_route", &default);
+    // Clients may use IPv6, which does not lead to published ports.
+    let found = check(route, &["SY312 note"]);
+    assert!(found[0].found.contains("by eth0"), "{found:?}");
+    check(
+        |node| {
+            route(node);
+            node.config(dual);
+        },
+        &[],
+    );
+    // A node without tasks publishes no ports.
+    check(
+        |node| {
+            route(node);
+            node.config("[nomad]\nenabled = false");
+        },
+        &["SY506 error"],
+    );
+    let none = |node: &mut TestNode| node.remove("/proc/net/if_inet6");
+    check(none, &[]);
+    check(
+        |node| {
+            none(node);
+            node.config(dual);
+        },
+        &["SY313 error"],
+    );
+    // Disabled for interfaces that are made, or for the bridge that is there.
+    for (interface, expected) in [
+        ("default", &["SY313 error"][..]),
+        ("switchyard0", &["SY313 error"][..]),
+        ("eth0", &[][..]),
+    ] {
+        let found = check(
+            |node| {
+                node.config(dual);
+                let dir = "/proc/sys/net/ipv6/conf";
+                node.file(&format!("{dir}/{interface}/disable_ipv6"), "1\n");
+            },
+            expected,
+        );
+        let command = format!("sysctl -w net/ipv6/conf/{interface}/disable_ipv6=0");
+        let is_told = |one: &Finding| one.command.as_ref() == Some(&command);
+        assert!(found.iter().all(is_told), "{found:?}");
+    }
+    let pods = |gateway: &str| {
+        let text = format!(
+            r#"{{"cniVersion":"1.0.0","name":"net","plugins":[{{"type":"bridge"{gateway},"ipam":{{"type":"host-local","subnet":"fd00:85::/64"}}}}]}}"#
+        );
+        move |node: &mut TestNode| {
+            node.file(CONFLIST, &text);
+            node.file("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1\n");
+        }
+    };
+    check(pods(r#","isGateway":true"#), &["SY313 error"]);
+    check(pods(r#","isDefaultGateway":true"#), &["SY313 error"]);
+    // Such a bridge gets no address.
+    check(pods(""), &[]);
+}
+
+#[test]
+fn node_that_loses_its_routes_of_ipv6_once_it_forwards() {
+    let dual = "[network.bridge]\nsubnets = [\"172.26.80.0/20\", \"fd00:1::/64\"]";
+    let learnt = "20010db8000000000000000000000005 02 40 00 00 eth0\n";
+    let given = "20010db8000000000000000000000005 02 40 00 80 eth0\n";
+    let link_local = "fe800000000000000000000000000005 02 40 20 00 eth0\n";
+    let lost = &["SY314 warning"][..];
+    let cases: [(&str, &str, &str, &[&str]); 6] = [
+        (dual, learnt, "1\n", lost),
+        ("", learnt, "1\n", &[]),
+        (dual, given, "1\n", &[]),
+        (dual, link_local, "1\n", &[]),
+        // The kernel goes on listening to routers, or another program does.
+        (dual, learnt, "2\n", &[]),
+        (dual, learnt, "0\n", &[]),
+    ];
+    for (config, address, accept_ra, expected) in cases {
+        let found = check(
+            |node| {
+                node.config(config);
+                node.file("/proc/net/if_inet6", address);
+                node.file("/proc/sys/net/ipv6/conf/eth0/accept_ra", accept_ra);
+            },
+            expected,
+        );
+        let is_named = |one: &Finding| one.found.ends_with("accept_ra = 1 of eth0");
+        assert!(found.iter().all(is_named), "{found:?}");
+    }
+    check(
+        |node| {
+            pods_on(node, &["10.85.0.0/16", "fd00:85::/64"]);
+            node.file("/proc/net/if_inet6", learnt);
+            node.file("/proc/sys/net/ipv6/conf/eth0/accept_ra", "1\n");
+        },
+        lost,
+    );
+}
+
+#[test]
+fn tasks_without_a_dns_server() {
+    let told = |texts: &[(&str, &str)], config: &str, expected: &[&str]| {
+        check(
+            |node| {
+                node.config(config);
+                for (path, text) in texts {
+                    node.file(path, text);
+                }
+            },
+            expected,
+        )
+    };
+    let own = "/etc/resolv.conf";
+    let missing = &["SY311 warning"];
+    let found = told(
+        &[(own, "nameserver 127.0.0.1\nnameserver fe80::1%eth0\n")],
+        "",
+        missing,
+    );
+    assert!(
+        found[0]
+            .found
+            .contains("127.0.0.1 is an address of the node's own loopback, fe80::1%eth0"),
+        "{found:?}"
+    );
+    told(&[(own, "nameserver fd00::53\n")], "", missing);
+    told(&[(own, "search a.test\n")], "", missing);
+    let six = "[network.bridge]\nsubnets = [\"fd00:5::/64\"]";
+    told(&[(own, "nameserver fd00::53\n")], six, &[]);
+    told(&[(own, "nameserver 192.0.2.53\n")], six, missing);
+    let local = (own, "nameserver 127.0.0.53\n");
+    told(&[local], "[network]\ndns = [\"192.0.2.53\"]", &[]);
+    for upstream in [
+        "/run/systemd/resolve/resolv.conf",
+        "/run/NetworkManager/no-stub-resolv.conf",
+    ] {
+        told(&[local, (upstream, "nameserver 192.0.2.53\n")], "", &[]);
+    }
+}
+
+#[test]
+fn forwarded_packets_of_ipv6_that_are_dropped() {
+    let dropped = |node: &mut TestNode| {
+        node.command("ip6tables --version", "ip6tables v1.8.9 (nf_tables)\n");
+        node.command("ip6tables -S FORWARD", "-P FORWARD DROP\n");
+    };
+    check(dropped, &[]);
+    let found = check(
+        |node| {
+            dropped(node);
+            node.file(
+                CONFLIST,
+                r#"{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge","bridge":"cni0","ipam":{"type":"host-local","subnet":"fd00:85::/64"}}]}"#,
+            );
+        },
+        &["SY309 warning"],
+    );
+    assert!(found[0].found.starts_with("ip6tables: "), "{found:?}");
+}
+
+#[test]
+fn bridge_that_overlaps_a_route() {
+    let [to, mask] = [[172, 26, 64, 0], [255, 255, 0, 0]].map(u32::from_ne_bytes);
+    let route = |interface: &str| {
+        format!(
+            "Iface\tDestination\n{interface}\t{to:08X}\t00000000\t0001\t0\t0\t0\t{mask:08X}\t0\t0\t0\n"
+        )
+    };
+    let found = check(
+        |node| node.file("/proc/net/route", &route("eth1")),
+        &["SY306 error"],
+    );
+    assert!(
+        found[0].found.contains("172.26.0.0/16 by eth1"),
+        "{found:?}"
+    );
+    check(
+        |node| node.file("/proc/net/route", &route("switchyard0")),
+        &[],
+    );
+    let default =
+        "Iface\tDestination\neth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n";
+    check(|node| node.file("/proc/net/route", default), &[]);
+    let zero = "0".repeat(32);
+    let six = |to: &str, interface: &str| {
+        format!("{to} 40 {zero} 00 {zero} 00000100 00000001 00000000 00000001 {interface}\n")
+    };
+    let dual = "[network.bridge]\nsubnets = [\"fd00:5::/60\"]";
+    check(
+        |node| {
+            node.config(dual);
+            node.file(
+                "/proc/net/ipv6_route",
+                &six("fd000005000000000000000000000000", "eth1"),
+            );
+        },
+        &["SY306 error"],
+    );
+    for (to, interface) in [
+        ("fe800000000000000000000000000000", "eth1"),
+        ("fd000005000000000000000000000000", "switchyard0"),
+    ] {
+        check(
+            |node| {
+                node.config(dual);
+                node.file("/proc/net/ipv6_route", &six(to, interface));
+            },
+            &[],
+        );
+    }
+    // Half of all addresses, as a program for a VPN adds it.
+    let half = u32::from_ne_bytes([128, 0, 0, 0]);
+    let text = format!(
+        "Iface\tDestination\ntun0\t{half:08X}\t00000000\t0001\t0\t0\t0\t{half:08X}\t0\t0\t0\n"
+    );
+    check(|node| node.file("/proc/net/route", &text), &[]);
+}
