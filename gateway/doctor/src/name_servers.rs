@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use switchyard_linux::resolv_conf::{FILES, Families, choose};
+use switchyard_linux::resolv_conf::{FILES, Families, choose, unreachable};
 
 use super::codes::runtime::NO_NAME_SERVER;
 use super::facts::Facts;
@@ -16,17 +16,30 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
 
 /// The servers of the node, if a task on the gateway's bridge can ask none of them. Kubelets send servers with each pod.
 fn missing(facts: &Facts) -> Option<Finding> {
-    if !has_tasks(facts) || !facts.config.network.dns.is_empty() {
+    let families = Families::of(&of_bridge(facts));
+    let configured = &facts.config.network.dns;
+    let has_configured = configured
+        .iter()
+        .any(|server| unreachable(server, families).is_none());
+    if !has_tasks(facts) || has_configured {
         return None;
     }
     let texts = FILES.map(|path| {
         let text = facts.view.read(Path::new(path), FILE_MAX);
         text.unwrap_or_default()
     });
-    let found = choose(&texts, Families::of(&of_bridge(facts)));
+    let found = choose(&texts, families);
     let [own, ..] = FILES;
-    found
-        .servers
-        .is_empty()
-        .then(|| Finding::new(&NO_NAME_SERVER, found.explain()).command(format!("cat {own}")))
+    found.servers.is_empty().then(|| {
+        let why = if configured.is_empty() {
+            found.explain()
+        } else {
+            let listed = configured.join(", ");
+            format!(
+                "the bridge network lacks the family of {listed} (network.dns), and {}",
+                found.explain()
+            )
+        };
+        Finding::new(&NO_NAME_SERVER, why).command(format!("cat {own}"))
+    })
 }

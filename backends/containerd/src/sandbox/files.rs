@@ -9,7 +9,7 @@ use switchyard_core::spec::{
 };
 use switchyard_core::{Error, Result};
 use switchyard_linux::files::Durable;
-use switchyard_linux::resolv_conf::{Families, Reachable};
+use switchyard_linux::resolv_conf::{Families, Reachable, unreachable};
 use switchyard_namespaces::{Ns, files as content, has_ipv6_loopback};
 
 use crate::base::error::from_namespaces;
@@ -35,7 +35,7 @@ pub(super) async fn write_hostname(
 }
 
 /// Writes `/etc/resolv.conf`. Of the host's servers, those are left out that the sandbox with its addresses cannot ask;
-/// `configured` replaces them, unless it is empty or the network is the host's.
+/// those of `configured` that it can ask replace them, unless there are none or the network is the host's.
 pub(super) async fn write_resolv_conf(
     id: SandboxId,
     dirs: &SandboxDirs,
@@ -51,7 +51,7 @@ pub(super) async fn write_resolv_conf(
         (asked, SandboxNetwork::Pod(_) | SandboxNetwork::Isolated | SandboxNetwork::Joined(_)) => {
             let families = Families::of(&record.ips);
             let found = host.reachable_resolv_conf(families).await?;
-            let asked = with_configured(asked.as_ref(), configured);
+            let asked = with_configured(asked.as_ref(), configured, families);
             let is_connected = !record.ips.is_empty();
             if is_connected && asked.servers.is_empty() && found.servers.is_empty() {
                 tracing::warn!(sandbox = %id, reason = found.explain(), "the node names no DNS server that a container on this network can ask: it resolves no names, unless network.dns names a server");
@@ -62,11 +62,15 @@ pub(super) async fn write_resolv_conf(
     write(dirs.resolv_conf(), text, spec).await
 }
 
-/// The request of a sandbox with another network than the host's, with the configured servers if it names none.
-fn with_configured(asked: Option<&Dns>, configured: &[String]) -> Dns {
+/// The request of a sandbox with another network than the host's, if it names no server with the configured ones of these
+/// families.
+fn with_configured(asked: Option<&Dns>, configured: &[String], families: Families) -> Dns {
     let mut asked = asked.cloned().unwrap_or_default();
     if asked.servers.is_empty() {
-        asked.servers = configured.to_vec();
+        let of_families = configured
+            .iter()
+            .filter(|server| unreachable(server, families).is_none());
+        asked.servers = of_families.cloned().collect();
     }
     asked
 }
@@ -215,7 +219,7 @@ mod tests {
         let host = b"nameserver 127.0.0.1\nnameserver 192.0.2.1\nsearch a.test\noptions trust-ad\n";
         let text = |asked: Option<&Dns>, configured: &[&str]| {
             let families = Families::of(&[[10, 0, 0, 2].into()]);
-            let asked = with_configured(asked, &strings(configured));
+            let asked = with_configured(asked, &strings(configured), families);
             let text = away_from_host(&asked, reachable(host, families)).unwrap();
             String::from_utf8(text).unwrap()
         };
@@ -233,14 +237,28 @@ mod tests {
             ..defaults.clone()
         };
         let none: &[&str] = &[];
-        let one: &[&str] = &["fd00::53"];
+        let one: &[&str] = &["203.0.113.53"];
+        let six: &[&str] = &["fd00::53"];
+        let both: &[&str] = &["fd00::53", "203.0.113.53"];
         for (asked, configured, expected) in [
             (None, none, host_alone),
             (Some(&defaults), none, host_alone),
             (
                 None,
                 one,
-                "search a.test\nnameserver fd00::53\noptions trust-ad\n",
+                "search a.test\nnameserver 203.0.113.53\noptions trust-ad\n",
+            ),
+            (
+                None,
+                both,
+                "search a.test\nnameserver 203.0.113.53\noptions trust-ad\n",
+            ),
+            // None of them is of a family of its network.
+            (None, six, host_alone),
+            (
+                Some(&server),
+                six,
+                "search a.test\nnameserver 198.51.100.1\noptions trust-ad\n",
             ),
             (
                 Some(&server),
@@ -255,7 +273,7 @@ mod tests {
             (
                 Some(&search),
                 one,
-                "search b.test\nnameserver fd00::53\noptions trust-ad\n",
+                "search b.test\nnameserver 203.0.113.53\noptions trust-ad\n",
             ),
         ] {
             assert_eq!(

@@ -157,6 +157,18 @@ fn tasks_without_a_dns_server() {
     told(&[(own, "nameserver 192.0.2.53\n")], six, missing);
     let local = (own, "nameserver 127.0.0.53\n");
     told(&[local], "[network]\ndns = [\"192.0.2.53\"]", &[]);
+    told(
+        &[local],
+        "[network]\ndns = [\"fd00::53\", \"192.0.2.53\"]",
+        &[],
+    );
+    let other = "[network]\ndns = [\"fd00::53\"]";
+    told(&[(own, "nameserver 192.0.2.53\n")], other, &[]);
+    let found = told(&[local], other, missing);
+    assert!(
+        found[0].found.contains("fd00::53 (network.dns)"),
+        "{found:?}"
+    );
     for upstream in [
         "/run/systemd/resolve/resolv.conf",
         "/run/NetworkManager/no-stub-resolv.conf",
