@@ -115,7 +115,7 @@ pub(super) async fn write_hosts(
 ) -> Result<()> {
     let mut extra = Vec::new();
     for entry in &spec.extra_hosts {
-        for ip in addresses(entry, &spec.network, bridge)? {
+        for ip in addresses(entry, &spec.network, bridge, &record.ips)? {
             let names = entry.names.clone();
             extra.push(content::HostEntry { ip, names });
         }
@@ -157,12 +157,15 @@ fn resolv_conf(dns: &Dns, host: Option<&[u8]>) -> Result<Vec<u8>> {
         .into_bytes())
 }
 
-/// The addresses of an entry of `/etc/hosts`; `bridge` has the host's addresses on the gateway's own bridge.
+/// The addresses of an entry of `/etc/hosts` of a sandbox with the addresses `own`; `bridge` has the host's on the gateway's own
+/// bridge, of which the sandbox reaches those of its families.
 fn addresses(
     entry: &HostEntry,
     network: &SandboxNetwork,
     bridge: &[IpAddr],
+    own: &[IpAddr],
 ) -> Result<Vec<IpAddr>> {
+    let is_reached = |host: &IpAddr| own.iter().any(|ip| ip.is_ipv6() == host.is_ipv6());
     match (&entry.ip, network) {
         (HostAddress::Ip(ip), _) => Ok(vec![*ip]),
         (HostAddress::Gateway, SandboxNetwork::Host) => Ok(vec![Ipv4Addr::LOCALHOST.into()]),
@@ -171,7 +174,7 @@ fn addresses(
             SandboxNetwork::Pod(PodNetwork {
                 link: Link::Bridge, ..
             }),
-        ) => Ok(bridge.to_vec()),
+        ) => Ok(bridge.iter().copied().filter(is_reached).collect()),
         (
             HostAddress::Gateway,
             SandboxNetwork::Pod(_) | SandboxNetwork::Isolated | SandboxNetwork::Joined(_),
@@ -206,12 +209,19 @@ mod tests {
             link: Link::Bridge,
             ..PodNetwork::default()
         });
+        let [own_four, own_six]: [IpAddr; 2] =
+            ["172.26.80.2", "fd00::2"].map(|ip| ip.parse().unwrap());
+        let both = [own_four, own_six];
         for ranges in [vec![four], vec![six], vec![four, six], vec![six, four]] {
-            assert_eq!(addresses(&entry, &bridged, &ranges).unwrap(), ranges);
+            let found = addresses(&entry, &bridged, &ranges, &both).unwrap();
+            assert_eq!(found, ranges);
         }
-        let of_host = addresses(&entry, &SandboxNetwork::Host, &[six]).unwrap();
+        // A task that has disabled IPv6 does not reach the other one.
+        let found = addresses(&entry, &bridged, &[six, four], &[own_four]).unwrap();
+        assert_eq!(found, [four]);
+        let of_host = addresses(&entry, &SandboxNetwork::Host, &[six], &[]).unwrap();
         assert_eq!(of_host, [IpAddr::from(Ipv4Addr::LOCALHOST)]);
-        addresses(&entry, &SandboxNetwork::Isolated, &[four]).unwrap_err();
+        addresses(&entry, &SandboxNetwork::Isolated, &[four], &[]).unwrap_err();
     }
 
     #[test]
