@@ -14,6 +14,9 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// The result of every fallible function of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// The shortest limit for a connection after which the host is not tried again.
+const LONG_CONNECT: Duration = Duration::from_secs(10);
+
 /// Reason why an image could not be pulled. No variant ever holds a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -254,16 +257,17 @@ impl Error {
         }
     }
 
-    /// Returns whether no connection was made within the limit for one. Another attempt would take as long, and most hosts that
-    /// do not answer for so long do not answer soon.
+    /// Returns whether no connection was made within this limit for one, which is a long one. Another attempt would take as long,
+    /// and most hosts that do not answer for so long do not answer soon. Within a short limit one lost packet suffices.
     #[must_use]
-    pub(crate) fn is_connect_limit(&self) -> bool {
+    pub(crate) fn is_long_connect(&self, limit: Duration) -> bool {
         let Self::Unavailable { source, .. } = self else {
             return false;
         };
-        source
+        let is_connect_limit = source
             .downcast_ref::<reqwest::Error>()
-            .is_some_and(|error| error.is_connect() && error.is_timeout())
+            .is_some_and(|error| error.is_connect() && error.is_timeout());
+        is_connect_limit && limit >= LONG_CONNECT
     }
 
     pub(crate) fn protocol(what: impl Into<String>, reason: impl Into<String>) -> Self {
@@ -362,7 +366,7 @@ mod tests {
 
     /// The clock stands still while anything else can happen.
     #[tokio::test(start_paused = true)]
-    async fn only_a_connection_that_took_the_whole_limit_is_one() {
+    async fn only_a_connection_that_took_a_long_limit_is_not_repeated() {
         // The provider of cryptography may have been chosen by another test.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder()
@@ -379,17 +383,21 @@ mod tests {
         for (name, expected) in [("silent.example", true), ("unknown.example", false)] {
             let url = format!("http://{name}/");
             let error = client.get(&url).send().await.expect_err("nobody answers");
-            assert_eq!(
-                unavailable(error.into()).is_connect_limit(),
-                expected,
-                "{name}"
-            );
+            let error = unavailable(error.into());
+            for (seconds, is_long) in [(30, true), (10, true), (9, false), (1, false)] {
+                assert_eq!(
+                    error.is_long_connect(Duration::from_secs(seconds)),
+                    expected && is_long,
+                    "{name}, {seconds} s"
+                );
+            }
         }
         let idle = Idle {
             waited: Duration::from_secs(60),
         };
-        assert!(!unavailable(idle.into()).is_connect_limit());
-        assert!(!Error::protocol("pay/api:7", "no").is_connect_limit());
+        let limit = Duration::from_secs(30);
+        assert!(!unavailable(idle.into()).is_long_connect(limit));
+        assert!(!Error::protocol("pay/api:7", "no").is_long_connect(limit));
     }
 
     #[test]

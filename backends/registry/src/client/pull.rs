@@ -311,11 +311,13 @@ impl Pull {
                 Err(error) => error,
             };
             failures += 1;
-            let is_last = error.is_connect_limit() || failures > self.shared().config.retries;
+            let config = &self.shared().config;
+            let connect_limit = last.host.dial_timeout.unwrap_or(config.connect_timeout);
+            let is_last = error.is_long_connect(connect_limit) || failures > config.retries;
             if !error.is_transient() || is_last {
                 return Err(skipped.told(error));
             }
-            tokio::time::sleep(self.shared().config.pause(failures, &error)).await;
+            tokio::time::sleep(config.pause(failures, &error)).await;
         }
     }
 
