@@ -261,9 +261,13 @@ impl Sandboxes {
         let settings = self.context.settings();
         let configured = &settings.network.dns;
         let host = &self.host_files;
-        files::write_resolv_conf(id, dirs, spec, record, host, configured).await?;
         let bridge: Vec<IpAddr> = self.network.bridge.hosts().collect();
-        files::write_hosts(dirs, spec, record, &bridge, host).await
+        // Both run to their end even if one fails, so that the rollback does not race with either.
+        let (resolv_conf, hosts) = tokio::join!(
+            files::write_resolv_conf(id, dirs, spec, record, host, configured),
+            files::write_hosts(dirs, spec, record, &bridge, host),
+        );
+        resolv_conf.and(hosts)
     }
 
     /// Writes the container object of a new sandbox.
