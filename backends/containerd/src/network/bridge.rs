@@ -67,12 +67,15 @@ impl config::BridgeConfig {
             );
             return Err(Error::invalid("subnets", why));
         }
-        // The kernel's minimum is 68 for IPv4 and 1280 for IPv6.
-        if self.mtu != 0 && !(68..=65_535).contains(&self.mtu) {
-            return Err(Error::invalid(
-                "mtu",
-                format!("{} is neither 0 nor within 68 to 65535", self.mtu),
-            ));
+        // Below its minimum the kernel takes no address of a family.
+        let least = if of_six > 0 { 1280 } else { 68 };
+        if self.mtu != 0 && !(least..=65_535).contains(&self.mtu) {
+            let family = if of_six > 0 { " with IPv6" } else { "" };
+            let why = format!(
+                "{} is neither 0 nor within {least} to 65535{family}",
+                self.mtu
+            );
+            return Err(Error::invalid("mtu", why));
         }
         Ok(ranges)
     }
@@ -295,7 +298,27 @@ mod tests {
             "subnets: ",
         );
         check(|config| config.subnets = vec!["10.1".into()], "subnet: ");
-        check(|config| config.mtu = 7, "mtu: ");
+        for (six, mtu, is_right) in [
+            (false, 7, false),
+            (false, 68, true),
+            (false, 1279, true),
+            (true, 0, true),
+            (true, 1279, false),
+            (true, 1280, true),
+            (true, 65_536, false),
+        ] {
+            let mut config = config::BridgeConfig {
+                mtu,
+                ..config::BridgeConfig::default()
+            };
+            if six {
+                config.subnets.push("fd00::/64".into());
+            }
+            let found = config.check().map_err(|error| error.to_string());
+            let is_told = |error: &String| error.starts_with("mtu: ");
+            assert_eq!(found.is_ok(), is_right, "{six} {mtu}: {found:?}");
+            assert!(found.as_ref().err().is_none_or(is_told), "{found:?}");
+        }
     }
 
     #[test]
