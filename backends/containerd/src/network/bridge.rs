@@ -22,6 +22,19 @@ use crate::network::routes::Routes;
 /// The longest interface name that Linux allows, in bytes.
 const NAME_MAX: usize = 15;
 
+/// The bits of the smallest range: the plugin host-local takes none with fewer than four addresses.
+const RANGE_BITS_MIN: u8 = 2;
+
+/// Ranges whose addresses no container can have on a bridge: of loopback, multicast, and of IPv6 the link-local ones.
+const SPECIAL: [(IpAddr, u8); 6] = [
+    (IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8),
+    (IpAddr::V4(Ipv4Addr::new(224, 0, 0, 0)), 4),
+    (IpAddr::V6(Ipv6Addr::UNSPECIFIED), 96),
+    (IpAddr::V6(Ipv4Addr::UNSPECIFIED.to_ipv6_mapped()), 96),
+    (IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0)), 10),
+    (IpAddr::V6(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0)), 8),
+];
+
 /// The gateway's own bridge network.
 #[derive(Debug)]
 pub(crate) struct BridgeNetwork {
@@ -67,6 +80,9 @@ impl config::BridgeConfig {
             );
             return Err(Error::invalid("subnets", why));
         }
+        if let Some(why) = ranges.iter().find_map(unusable) {
+            return Err(Error::invalid("subnets", why));
+        }
         // Below its minimum the kernel takes no address of a family.
         let least = if of_six > 0 { 1280 } else { 68 };
         if self.mtu != 0 && !(least..=65_535).contains(&self.mtu) {
@@ -107,6 +123,21 @@ impl config::BridgeConfig {
             routes,
         })
     }
+}
+
+/// The reason why a bridge cannot have a range, if it cannot.
+fn unusable(range: &Subnet) -> Option<String> {
+    let bits: u8 = if range.first().is_ipv4() { 32 } else { 128 };
+    if bits.saturating_sub(range.prefix()) < RANGE_BITS_MIN {
+        return Some(format!("{range} has fewer than four addresses"));
+    }
+    let mut special = SPECIAL
+        .iter()
+        .map(|(first, prefix)| Subnet::of(*first, *prefix));
+    let special = special.find(|special| special.overlaps(range))?;
+    Some(format!(
+        "{range} has addresses of {special}, which are of loopback, multicast or link-local: choose a private range, as 172.26.80.0/20 or fd00:26:80::/64"
+    ))
 }
 
 /// In what the configuration lists of bridge networks differ.
@@ -298,6 +329,30 @@ mod tests {
             "subnets: ",
         );
         check(|config| config.subnets = vec!["10.1".into()], "subnet: ");
+        for (range, is_right) in [
+            ("172.26.80.0/20", true),
+            ("10.1.2.0/30", true),
+            ("10.1.2.0/31", false),
+            ("127.1.0.0/16", false),
+            ("224.0.0.0/24", false),
+            ("0.0.0.0/0", false),
+            ("fd00::/64", true),
+            ("2001:db8::/126", true),
+            ("fd00::/127", false),
+            ("fe80::/64", false),
+            ("ff02::/64", false),
+            ("::/112", false),
+            ("::ffff:10.1.0.0/112", false),
+        ] {
+            let config = config::BridgeConfig {
+                subnets: vec![range.into()],
+                ..config::BridgeConfig::default()
+            };
+            let found = config.check().map_err(|error| error.to_string());
+            let is_told = |error: &String| error.starts_with("subnets: ") && error.contains('/');
+            assert_eq!(found.is_ok(), is_right, "{range}: {found:?}");
+            assert!(found.as_ref().err().is_none_or(is_told), "{found:?}");
+        }
         for (six, mtu, is_right) in [
             (false, 7, false),
             (false, 68, true),
