@@ -2,7 +2,6 @@
 //!
 //! Longer than 500 lines because it has the checks of all sections, in their order.
 
-use std::net::SocketAddr;
 use std::path::Path;
 
 use switchyard_core::spec::OomScoreAdj;
@@ -13,11 +12,12 @@ use switchyard_nomad::HEALTHY_SLOTS;
 use switchyard_telemetry::parse_level;
 
 use super::devices::DevicesConfig;
-use super::sections::{Config, CriConfig, StreamingConfig, streaming_url};
+use super::sections::{Config, CriConfig};
 use super::{ContainerdMode, ImagesConfig};
 
 mod admin;
 mod distinct;
+mod streaming;
 
 /// The longest path of a unix socket that the kernel accepts, without the final NUL.
 const SOCKET_PATH_MAX: usize = 107;
@@ -191,7 +191,7 @@ const NAMED_GROUPS: usize = 5;
 pub(super) fn warnings(config: &Config) -> Vec<Fault> {
     let is_shared = config.nomad.enabled && config.devices.kubelet.enabled;
     let shared = is_shared.then(|| shared_without_quota(&config.devices.groups));
-    let zone = has_zone(config.admin.listen).then(|| {
+    let zone = streaming::has_zone(config.admin.listen).then(|| {
         let why = format!(
             "browsers open no link to {}, an address with a zone: listen on another one to use the status page",
             config.admin.listen
@@ -317,53 +317,7 @@ fn check_cri(cri: &CriConfig) -> Result<(), Fault> {
         );
         return Err(("cri.runtime_name".to_owned(), why));
     }
-    check_streaming(&cri.streaming)
-}
-
-/// Checks the server of exec, attach and port-forward.
-fn check_streaming(streaming: &StreamingConfig) -> Result<(), Fault> {
-    let fault = |key: &str, why: String| Err((key.to_owned(), why));
-    if streaming.tls_certificate.is_some() != streaming.tls_key.is_some() {
-        let given = if streaming.tls_key.is_some() {
-            "tls_key"
-        } else {
-            "tls_certificate"
-        };
-        let why =
-            "cri.streaming.tls_certificate and cri.streaming.tls_key must be set together".into();
-        return fault(&format!("cri.streaming.{given}"), why);
-    }
-    if streaming.listen.ip().is_unspecified() && streaming.url.is_none() {
-        let why = format!(
-            "clients cannot be sent to {}: set cri.streaming.url as well",
-            streaming.listen.ip()
-        );
-        return fault("cri.streaming.listen", why);
-    }
-    if has_zone(streaming.listen) && streaming.url.is_none() {
-        let why = format!(
-            "clients cannot be sent to {}, an address with a zone, which URLs cannot have: listen on another one, or set cri.streaming.url as well",
-            streaming.listen
-        );
-        return fault("cri.streaming.listen", why);
-    }
-    if let Some(url) = &streaming.url
-        && streaming_url(url).is_none()
-    {
-        return fault(
-            "cri.streaming.url",
-            format!("{url:?} is not an http:// or https:// URL with a host"),
-        );
-    }
-    Ok(())
-}
-
-/// Returns whether an address counts on one interface alone, which is written behind it.
-const fn has_zone(address: SocketAddr) -> bool {
-    match address {
-        SocketAddr::V4(_) => false,
-        SocketAddr::V6(address) => address.scope_id() != 0,
-    }
+    streaming::check(&cri.streaming)
 }
 
 fn paths(config: &Config) -> Vec<(&'static str, &Path)> {

@@ -21,6 +21,7 @@ use super::{
 };
 
 mod daemon;
+mod disks;
 mod ipv6;
 mod node;
 mod orchestrators;
@@ -112,6 +113,7 @@ fn codes_are_unique_sorted_and_tested() {
     assert_eq!(codes, sorted);
     let tests = [
         include_str!("tests/daemon.rs"),
+        include_str!("tests/disks.rs"),
         include_str!("tests/ipv6.rs"),
         include_str!("tests/node.rs"),
         include_str!("tests/orchestrators.rs"),

@@ -9,12 +9,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use switchyard_core::backend::CheckRequest;
-use switchyard_linux::resolv_conf::{Families, unreachable};
-use switchyard_namespaces::files::check_server;
 use switchyard_registry::Limits;
 
 use crate::base::reserved::is_reserved;
 
+mod network;
 mod registry;
 mod snapshotters;
 
@@ -128,31 +127,6 @@ pub struct NetworkConfig {
     pub dns: Vec<String>,
     /// The gateway's own bridge network.
     pub bridge: BridgeConfig,
-}
-
-// === impl NetworkConfig ===
-
-impl NetworkConfig {
-    /// Checks the values beyond their types.
-    ///
-    /// # Errors
-    /// The key that is wrong, and why.
-    pub fn check(&self) -> Result<(), (&'static str, String)> {
-        let wrong = self.dns.iter().find_map(|server| {
-            let families = Families::of(&[]);
-            if let Err(error) = check_server(server) {
-                return Some(error.to_string());
-            }
-            let why = unreachable(server, families)?.as_str();
-            Some(format!("{server} {why}: no container can ask it"))
-        });
-        if let Some(why) = wrong {
-            return Err(("dns", why));
-        }
-        self.bridge
-            .check()
-            .map_err(|error| ("bridge", error.to_string()))
-    }
 }
 
 /// Policy for a pod with a host port on which a program of the node listens.

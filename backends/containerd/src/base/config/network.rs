@@ -1,0 +1,31 @@
+//! Checks of the section `[network]`.
+
+use switchyard_linux::resolv_conf::{Families, unreachable};
+use switchyard_namespaces::files::check_server;
+
+use super::NetworkConfig;
+
+// === impl NetworkConfig ===
+
+impl NetworkConfig {
+    /// Checks the values beyond their types.
+    ///
+    /// # Errors
+    /// The key that is wrong, and why.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        let wrong = self.dns.iter().find_map(|server| {
+            let families = Families::of(&[]);
+            if let Err(error) = check_server(server) {
+                return Some(error.to_string());
+            }
+            let why = unreachable(server, families)?.as_str();
+            Some(format!("{server} {why}: no container can ask it"))
+        });
+        if let Some(why) = wrong {
+            return Err(("dns", why));
+        }
+        self.bridge
+            .check()
+            .map_err(|error| ("bridge", error.to_string()))
+    }
+}
