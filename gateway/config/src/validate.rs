@@ -1,6 +1,4 @@
 //! Checks of values beyond their types.
-//!
-//! Longer than 500 lines because it has the checks of all sections, in their order.
 
 use std::path::Path;
 

@@ -1,7 +1,5 @@
 //! The configuration of the backend: the sections `[containerd]`, `[network]`, `[devices]`,
 //! `[images]`, `[registry]`, `[cgroup]`, `[recovery]` and `[advisories]`.
-//!
-//! Longer than 500 lines because it has the keys of all sections of the backend.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,4 @@
 //! 1xx: the node and its kernel.
-//!
-//! Longer than 500 lines because it has a test for each code of its family.
 
 use switchyard_operator_api::{FeatureView, LimitView};
 

@@ -1,6 +1,4 @@
 //! 2xx: containerd and runtimes. 3xx: the network.
-//!
-//! Longer than 500 lines because it has a test for each code of its families.
 
 use switchyard_operator_api::AdvisoryView;
 
