@@ -31,7 +31,7 @@ use crate::shims::processes::{
 const RUNTIME_VERBS: [&str; 3] = ["create", "start", "delete"];
 
 /// Time without visible activity after which a cleanup counts as finished: containerd removes the bundle
-/// after its helper has exited.
+/// after its helper has exited. It begins with a look that shows no activity.
 const QUIET_PERIOD: Duration = Duration::from_millis(200);
 /// Limit for which a cleanup is waited for.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,6 +39,11 @@ const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 /// The shortest pause between two looks at `/proc`.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Since when looks have shown no activity. Between two looks there may be a long pause, in which activity may have ended at
+/// any time.
+#[derive(Debug, Default)]
+struct Quiet(Option<Instant>);
 
 /// The activity on a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,13 +82,11 @@ impl Shims {
     async fn wait_quiet(&self, id: &str) -> Result<()> {
         let containerd = self.containerd().await;
         let mut scan = self.scan().await?;
-        let mut quiet_since = Instant::now();
+        let mut quiet = Quiet::default();
         let mut pace = Pace::default();
         loop {
             let is_active = self.activity_in(&scan, id) == Activity::RuntimeOrHelper;
-            if is_active {
-                quiet_since = Instant::now();
-            } else if quiet_since.elapsed() >= QUIET_PERIOD {
+            if quiet.is_over_after(is_active, Instant::now()) {
                 return Ok(());
             }
             tokio::time::sleep(POLL_INTERVAL.max(pace.wait(Instant::now()))).await;
@@ -136,6 +139,21 @@ impl Shims {
             self.client.namespace(),
             id,
         )
+    }
+}
+
+// === impl Quiet ===
+
+impl Quiet {
+    /// Notes what a look has shown that ended at this time. Returns whether there has been no activity for [`QUIET_PERIOD`].
+    /// Pure.
+    fn is_over_after(&mut self, is_active: bool, now: Instant) -> bool {
+        if is_active {
+            self.0 = None;
+            return false;
+        }
+        let since = *self.0.get_or_insert(now);
+        now.saturating_duration_since(since) >= QUIET_PERIOD
     }
 }
 
@@ -296,6 +314,33 @@ mod tests {
             format!("containerd-shim-runc-v2 -namespace k8s.io -id {AA} -address /run/other.sock");
         check(&[process(10, 1, &command)], Activity::None);
     }
+
+    #[test]
+    fn quiet_period_begins_with_a_look_that_shows_no_activity() {
+        let cases: [(&[(u64, bool)], bool); 7] = [
+            (&[(0, false)], false),
+            (&[(0, false), (199, false)], false),
+            (&[(0, false), (200, false)], true),
+            // The activity may have ended only just now.
+            (&[(0, true), (5_000, false)], false),
+            (&[(0, true), (5_000, false), (5_200, false)], true),
+            (&[(0, false), (150, true), (300, false)], false),
+            (
+                &[(0, false), (150, true), (300, false), (10_000, false)],
+                true,
+            ),
+        ];
+        let begin = Instant::now();
+        for (looks, expected) in cases {
+            let mut quiet = Quiet::default();
+            let mut last = false;
+            for (at, is_active) in looks {
+                last = quiet.is_over_after(*is_active, begin + Duration::from_millis(*at));
+            }
+            assert_eq!(last, expected, "{looks:?}");
+        }
+    }
+
     #[test]
     fn containerd_is_known_by_its_program() {
         for (command, expected) in [
