@@ -55,15 +55,10 @@ impl RecentOutcomes {
         }
     }
 
-    /// Counts the end of an operation. One that was dropped has no outcome; reloads and the membership in a swarm are
-    /// reported as parts of the node.
+    /// Counts the end of an operation. One that was dropped has no outcome.
     pub(super) fn ended(&self, operation: &EndedOperation<'_>) {
-        let is_reported_elsewhere = matches!(
-            operation.kind,
-            OperationKind::ReloadConfig | OperationKind::JoinSwarm | OperationKind::LeaveSwarm
-        );
         let error = match operation.outcome {
-            _ if is_reported_elsewhere => return,
+            _ if !is_of_orchestrators(operation.kind) => return,
             Outcome::Succeeded => None,
             Outcome::Failed(error) => Some(error.status_text()),
             Outcome::Dropped => return,
@@ -137,8 +132,50 @@ impl Outcomes {
     }
 }
 
+/// Returns whether operations of this kind hold up what an orchestrator does, so that it repeats those that fail. The commands
+/// of probes, and what people ask for, fail for reasons in containers or requests; reloads and the membership in a swarm are
+/// reported as parts of the node.
+const fn is_of_orchestrators(kind: OperationKind) -> bool {
+    match kind {
+        OperationKind::CreateSandbox
+        | OperationKind::StartSandbox
+        | OperationKind::StopSandbox
+        | OperationKind::RemoveSandbox
+        | OperationKind::CreateTask
+        | OperationKind::StartTask
+        | OperationKind::StopTask
+        | OperationKind::UpdateTask
+        | OperationKind::RemoveTask
+        | OperationKind::PullImage
+        | OperationKind::LoadImage
+        | OperationKind::RemoveImage
+        | OperationKind::RemoveVolume
+        | OperationKind::LeaseDevices => true,
+        OperationKind::SignalTask
+        | OperationKind::Exec
+        | OperationKind::ExecSync
+        | OperationKind::Attach
+        | OperationKind::PortForward
+        | OperationKind::ShowSecrets
+        | OperationKind::OpenPage
+        | OperationKind::Checkpoint
+        | OperationKind::ReleaseLease
+        | OperationKind::SetRanges
+        | OperationKind::ReloadConfig
+        | OperationKind::SetLogLevel
+        | OperationKind::RestartProcess
+        | OperationKind::JoinSwarm
+        | OperationKind::LeaveSwarm => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use switchyard_core::Error;
+    use switchyard_core::operation::{OperationId, Subject};
+
     use super::*;
 
     /// The description after so many successes and failures in each of these minutes, seen in minute `now`.
@@ -183,6 +220,36 @@ mod tests {
             (&[(1, 0, 9), (11, 0, 2)][..], 11, None),
         ] {
             assert_eq!(described(minutes, now), expected, "{minutes:?} at {now}");
+        }
+    }
+
+    #[test]
+    fn what_people_and_probes_ask_for_does_not_count() {
+        let error = Error::unavailable("there is no shell in the container");
+        for (kind, counts) in [
+            (OperationKind::PullImage, true),
+            (OperationKind::StartTask, true),
+            (OperationKind::RemoveSandbox, true),
+            (OperationKind::ExecSync, false),
+            (OperationKind::PortForward, false),
+            (OperationKind::OpenPage, false),
+            (OperationKind::ReloadConfig, false),
+        ] {
+            let outcomes = RecentOutcomes::new();
+            for _ in 0..FAILURES_MIN {
+                outcomes.ended(&EndedOperation {
+                    id: OperationId::default(),
+                    trace: None,
+                    kind,
+                    owner: Some(Owner::Kubernetes),
+                    subject: &Subject::default(),
+                    caller: None,
+                    began_at: SystemTime::UNIX_EPOCH,
+                    took: Duration::ZERO,
+                    outcome: Outcome::Failed(&error),
+                });
+            }
+            assert_eq!(outcomes.failing().is_some(), counts, "{kind}");
         }
     }
 
