@@ -14,6 +14,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,7 @@ use rustix::fs::{Mode, OFlags};
 use switchyard_core::threads::bulk;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
@@ -57,6 +59,9 @@ struct UnreadFifos {
     /// Reports who opens one of them. There is none while there are no FIFOs to watch, or if the node's limit is
     /// reached.
     opens: Option<Arc<Inotify>>,
+    /// The watches of FIFOs that were opened while something else was waited for. The FIFO of one may be part of the search
+    /// that runs.
+    opened: HashSet<i32>,
     pace: Pace,
 }
 
@@ -148,7 +153,7 @@ impl UnreadFifos {
             paths.retain(|path| is_full(path));
             Ok(paths)
         });
-        let now = checked.await.unwrap_or_default();
+        let now = self.meanwhile(checked).await.unwrap_or_default();
         self.full.retain(|path, _| now.contains(path));
         for path in now {
             *self.full.entry(path).or_default() += 1;
@@ -194,7 +199,7 @@ impl UnreadFifos {
             let unread = without_readers(paths);
             Ok((held, unread, began.elapsed()))
         });
-        let Ok((held, unread, took)) = searched.await else {
+        let Ok((held, unread, took)) = self.meanwhile(searched).await else {
             return;
         };
         self.pace.ran(took, Instant::now());
@@ -207,6 +212,19 @@ impl UnreadFifos {
             } else if let Some(watch) = fifo.watch {
                 self.forget(watch);
             }
+        }
+        // Somebody may have opened one after the descriptors of that process were searched.
+        self.end_opened();
+    }
+
+    /// Waits for work that may take long, and stops to discard the content of FIFOs that are opened meanwhile.
+    async fn meanwhile<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        loop {
+            if let Ok(done) = timeout(OPEN_INTERVAL, work.as_mut()).await {
+                return done;
+            }
+            self.note_opened();
         }
     }
 
@@ -225,22 +243,28 @@ impl UnreadFifos {
     /// Stops to discard the content of FIFOs that somebody has opened since the last look. If that was no reader, they
     /// will be full again.
     fn end_opened(&mut self) {
+        self.note_opened();
+        self.opened.clear();
+    }
+
+    /// The same, but remembers who was opened: the FIFO of one may be discarded only after the search that runs.
+    fn note_opened(&mut self) {
         let Some(opens) = &self.opens else {
             return;
         };
-        let mut opened = HashSet::new();
         while let Ok(events) = opens.read_events() {
             if events.is_empty() {
                 break;
             }
-            opened.extend(events.into_iter().map(|event| event.wd.as_raw()));
+            let watches = events.into_iter().map(|event| event.wd.as_raw());
+            self.opened.extend(watches);
         }
         // The kernel has dropped events, and reports that with this number.
-        let all = opened.contains(&-1);
+        let all = self.opened.contains(&-1);
         let is_opened = |drain: &Drain| {
             drain
                 .watch
-                .is_some_and(|watch| all || opened.contains(&watch.as_raw()))
+                .is_some_and(|watch| all || self.opened.contains(&watch.as_raw()))
         };
         let ended: Vec<PathBuf> = self
             .drained

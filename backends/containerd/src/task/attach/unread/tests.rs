@@ -212,3 +212,31 @@ async fn nothing_is_searched_for_during_a_pause() {
     fifos.search(&TaskTracker::new()).await;
     assert_eq!(fifos.due().0, [path], "it is searched for later");
 }
+
+#[tokio::test(start_paused = true)]
+async fn readers_that_come_during_a_search_get_the_output() {
+    let dir = tempfile::tempdir().unwrap();
+    let [discarded, searched] = ["discarded", "searched"].map(|name| fifo(dir.path(), name));
+    let _writers = [writer(&discarded), writer(&searched)];
+    let tracker = TaskTracker::new();
+    let mut fifos = UnreadFifos {
+        opens: open_inotify(),
+        ..UnreadFifos::default()
+    };
+    for held in hold(vec![discarded.clone()], fifos.opens.as_deref()) {
+        fifos.drain(held, &tracker);
+    }
+    let of_search = hold(vec![searched.clone()], fifos.opens.as_deref());
+    let _readers = [reader(&discarded), reader(&searched)];
+    fifos.meanwhile(tokio::time::sleep(2 * OPEN_INTERVAL)).await;
+    assert!(fifos.drained.is_empty(), "it ends during the search");
+    for held in of_search {
+        fifos.drain(held, &tracker);
+    }
+    fifos.end_opened();
+    assert!(
+        fifos.drained.is_empty(),
+        "its reader came during the search"
+    );
+    assert!(fifos.opened.is_empty());
+}
