@@ -123,24 +123,13 @@ impl MountTable {
         self.checked().flatten()
     }
 
-    /// The mount that a path is on; `None` if there is none above it. The path has no symbolic links.
+    /// The mount that a path is on: that with the longest mount point at or above it, and of several on the same point the
+    /// last one, which covers the others. `None` if there is none above it. The path has no symbolic links.
     #[must_use]
     pub fn containing(&self, path: &Path) -> Option<Mount<'_>> {
-        nearest_above(self.iter(), path, |mount| &mount.point)
+        let above = self.iter().filter(|mount| path.starts_with(&mount.point));
+        above.max_by_key(|mount| mount.point.as_os_str().len())
     }
-}
-
-/// The mount that a path is on, of mounts in the order in which they were made: that with the longest mount
-/// point at or above it, and of several on the same point the last one, which covers the others.
-pub fn nearest_above<M>(
-    mounts: impl IntoIterator<Item = M>,
-    path: &Path,
-    point: impl Fn(&M) -> &Path,
-) -> Option<M> {
-    let above = mounts
-        .into_iter()
-        .filter(|mount| path.starts_with(point(mount)));
-    above.max_by_key(|mount| point(mount).as_os_str().len())
 }
 
 // === impl Options ===

@@ -3,7 +3,7 @@
 //! The kernel's list of mounts has the mount points. Each name of a path is looked up on the thread of the
 //! file system that contains it ([`crate::fs_thread`]); the only access is a readlink.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use switchyard_linux::blocking;
-use switchyard_linux::mounts::{MountTable, OwnMounts, nearest_above};
+use switchyard_linux::mounts::{MountTable, OwnMounts};
 use tokio::sync::Mutex;
 
 /// The most symbolic links that a path may lead through, as in the kernel.
@@ -20,15 +20,10 @@ const MAX_LINKS: u32 = 40;
 /// A file system by its device number, `major:minor`.
 pub(crate) type Device = String;
 
-/// The mount points and their devices.
+/// The devices of the mount points: of several mounts on one, that of the last, which covers the others. A path is looked up
+/// once for each of its parents, however many mounts there are.
 #[derive(Debug, Default)]
-pub(crate) struct Mounts(Vec<Mount>);
-
-#[derive(Debug, PartialEq, Eq)]
-struct Mount {
-    device: Device,
-    point: PathBuf,
-}
+pub(crate) struct Mounts(HashMap<PathBuf, Device>);
 
 /// The mounts for all logs that are opened: a node may have thousands, and a burst of starts opens many logs at once.
 #[derive(Debug, Default)]
@@ -97,9 +92,11 @@ impl LatestMounts {
 impl Mounts {
     /// The file system of a path that contains no link, and its mount point.
     pub(crate) fn of(&self, path: &Path) -> (&str, &Path) {
-        let mount = nearest_above(&self.0, path, |mount| &mount.point);
-        mount.map_or(("", Path::new("/")), |mount| {
-            (mount.device.as_str(), mount.point.as_path())
+        let nearest = path
+            .ancestors()
+            .find_map(|above| self.0.get_key_value(above));
+        nearest.map_or(("", Path::new("/")), |(point, device)| {
+            (device.as_str(), point.as_path())
         })
     }
 }
@@ -109,10 +106,7 @@ impl From<MountTable> for Mounts {
         let mounts = table.iter();
         // The kernel lists mounts outside the root of this process, which no path leads to, with relative names.
         let reachable = mounts.filter(|mount| mount.point.is_absolute());
-        let kept = reachable.map(|mount| Mount {
-            device: mount.device.to_owned(),
-            point: mount.point.into_owned(),
-        });
+        let kept = reachable.map(|mount| (mount.point.into_owned(), mount.device.to_owned()));
         Self(kept.collect())
     }
 }
@@ -220,6 +214,21 @@ nonsense\n\
         check("/var/log", "0:50");
         check("/var/log/pods/0.log", "0:50");
         check("/var/log/a b/0.log", "0:52");
+    }
+
+    #[test]
+    fn path_on_a_node_with_very_many_mounts_is_looked_up_as_on_any_other() {
+        let of_pod = |number: u32| format!("/run/pods/{number}/shm");
+        let line = |number| format!("1 1 0:{number} / {} rw - tmpfs shm rw\n", of_pod(number));
+        let text: String = (0..100_000).map(line).collect();
+        let mounts = table(&(TEXT.to_owned() + &text));
+        for number in (0..100_000).step_by(97) {
+            let path = format!("{}/a/b/c/d/e/0.log", of_pod(number));
+            let (device, point) = mounts.of(Path::new(&path));
+            assert_eq!(device, format!("0:{number}"));
+            assert_eq!(point, Path::new(&of_pod(number)));
+        }
+        assert_eq!(mounts.of(Path::new("/run/pods/0")).0, "259:1");
     }
 
     #[test]
