@@ -192,3 +192,52 @@ impl ExitObserver for ExitRecorder {
         self.audit.record_exit(event, exit);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use switchyard_core::Error;
+    use switchyard_core::id::Owner;
+    use switchyard_core::operation::OperationKind;
+
+    use super::*;
+    use crate::config::AuditTarget;
+
+    #[tokio::test]
+    async fn failures_are_events_unless_they_are_repeated_and_count_each_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let audit = AuditConfig {
+            to: AuditTarget::Off,
+            ..AuditConfig::default()
+        };
+        let metrics = Metrics::new().unwrap();
+        let history = History::start(&audit, &metrics, Owners::default(), dir.path());
+        let fail = async |kind: OperationKind, error: Error| {
+            let subject = Subject::argument("example.com/app:1");
+            let owner = Some(Owner::Nomad);
+            let operation = history.operations.begin(kind, owner, None, subject);
+            let failed = operation.run(async move { Err::<(), _>(error) }).await;
+            assert!(failed.is_err());
+        };
+        for _ in 0..3 {
+            fail(OperationKind::PullImage, Error::unavailable("one")).await;
+            fail(OperationKind::ExecSync, Error::unavailable("two")).await;
+        }
+        fail(OperationKind::PullImage, Error::not_found("three")).await;
+        let failed = |event: &EventView| event.event == "operation_failed";
+        let details: Vec<String> = history
+            .events
+            .latest(10, failed)
+            .iter()
+            .map(|event| format!("{} {}", event.owner, event.detail))
+            .collect();
+        assert_eq!(
+            details,
+            ["nomad pull_image: three", "nomad pull_image: one"]
+        );
+        let failing = history.failing_operations().unwrap();
+        assert_eq!(
+            failing.objects,
+            ["pull_image of nomad: 4 of 4 in 10 minutes, the last one: three"]
+        );
+    }
+}
