@@ -34,7 +34,7 @@ use creates_in_flight::CreatesInFlight;
 use direct::{ShimAddress, ShimClient};
 use pod_shims::PodShims;
 use predecessor_call_ids::PredecessorCallIds;
-use process_scans::{SharedScans, ShimScan};
+use process_scans::{ChildrenLook, SharedScans, ShimScan};
 use processes::{ShimProcess, own_shims};
 use unresponsive::UnresponsiveShims;
 
@@ -59,7 +59,9 @@ pub(crate) struct Shims {
     /// The thread that lists the directories of bundles, whose disk may hang.
     pub(crate) files: BlockingPool,
     /// The scans of all processes.
-    pub(crate) scans: SharedScans<ShimScan>,
+    pub(crate) scans: Arc<SharedScans<ShimScan>>,
+    /// The looks at the children of containerd and of the shims.
+    pub(crate) looks: SharedScans<Option<ChildrenLook>>,
 }
 
 impl Shims {

@@ -329,7 +329,8 @@ impl Handles {
             recovered: self.recovered.clone(),
             ends: TaskTracker::new(),
             files: BlockingPool::new(threads::FILES_POOL, bundle::LIST_LIMIT),
-            scans: SharedScans::default(),
+            scans: Arc::new(SharedScans::default()),
+            looks: SharedScans::default(),
         });
         let blockers = Arc::new(Blockers::new(
             Arc::clone(&cgroups.reader),

@@ -20,7 +20,6 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use crate::base::fs::blocking;
-use crate::base::pace::Pace;
 use crate::shims::Shims;
 use crate::shims::process_scans::ShimScan;
 use crate::shims::processes::{
@@ -83,43 +82,38 @@ impl Shims {
         let containerd = self.containerd().await;
         let mut scan = self.scan().await?;
         let mut quiet = Quiet::default();
-        let mut pace = Pace::default();
         loop {
             let is_active = self.activity_in(&scan, id) == Activity::RuntimeOrHelper;
             if quiet.is_over_after(is_active, Instant::now()) {
                 return Ok(());
             }
-            tokio::time::sleep(POLL_INTERVAL.max(pace.wait(Instant::now()))).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             // What is active may start a shim that is not known yet.
-            let children = containerd.filter(|_| !is_active);
-            let again = match children {
-                Some(containerd) => self.look_again(&scan, containerd, &mut pace).await?,
+            let again = match containerd.filter(|_| !is_active) {
+                Some(containerd) => self.look_again(containerd).await?,
                 None => None,
             };
             scan = match again {
-                Some(again) => Arc::new(again),
+                Some(again) => again,
                 None => self.scan().await?,
             };
         }
     }
 
-    async fn look_again(
-        &self,
-        scan: &Arc<ShimScan>,
-        containerd: ProcessId,
-        pace: &mut Pace,
-    ) -> Result<Option<ShimScan>> {
-        let scan = Arc::clone(scan);
+    /// The activity after the last scan, by a look that begins after this call and is one for all who wait. `None` if only a
+    /// scan shows it.
+    async fn look_again(&self, containerd: ProcessId) -> Result<Option<Arc<ShimScan>>> {
+        let scans = Arc::clone(&self.scans);
         let address = self.client.address().to_path_buf();
         let namespace = self.client.namespace().to_owned();
-        let (again, took) = blocking(move || {
-            let began = Instant::now();
-            let again = scan.again(containerd, &address, &namespace);
-            Ok((again, began.elapsed()))
-        })
-        .await?;
-        pace.ran(took, Instant::now());
-        Ok(again)
+        let look = self.looks.next(move || {
+            let again = scans.latest()?.again(containerd, &address, &namespace)?;
+            Some((containerd, Arc::new(again)))
+        });
+        let looked = look.await?;
+        // Another one who waits may know another containerd.
+        let own = (*looked).as_ref().filter(|(of, _)| *of == containerd);
+        Ok(own.map(|(_, again)| Arc::clone(again)))
     }
 
     /// The process of containerd; `None` if what listens at its socket is another program, as a service manager that has

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use switchyard_core::Result;
 use switchyard_linux::process::{self, ProcessId, Stat};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 
 use crate::base::fs::blocking;
 use crate::base::pace::Pace;
@@ -30,29 +30,26 @@ pub(crate) struct ShimScan {
     pub(crate) root_processes: Vec<RootProcess>,
 }
 
+/// The children of a containerd and of its shims.
+pub(crate) type ChildrenLook = (ProcessId, Arc<ShimScan>);
+
 /// Scans that share their results. `T` is the result.
 #[derive(Debug)]
 pub(crate) struct SharedScans<T> {
-    turn: Arc<Mutex<Turn<T>>>,
+    turn: Arc<Mutex<Pace>>,
+    latest: Arc<watch::Sender<LatestScan<T>>>,
 }
 
-#[derive(Debug)]
-struct Turn<T> {
-    pace: Pace,
-    /// The last scan, and when it began.
-    latest: Option<(Instant, Arc<T>)>,
-}
+/// The result of the last scan, and when it began.
+type LatestScan<T> = Option<(Instant, Arc<T>)>;
 
 // === impl SharedScans ===
 
 impl<T> Default for SharedScans<T> {
     fn default() -> Self {
-        let turn = Turn {
-            pace: Pace::default(),
-            latest: None,
-        };
         Self {
-            turn: Arc::new(Mutex::new(turn)),
+            turn: Arc::default(),
+            latest: Arc::new(watch::Sender::new(None)),
         }
     }
 }
@@ -63,23 +60,31 @@ impl<T: Send + Sync + 'static> SharedScans<T> {
     pub(crate) async fn next(&self, scan: impl FnOnce() -> T + Send + 'static) -> Result<Arc<T>> {
         let asked = Instant::now();
         let mut turn = Arc::clone(&self.turn).lock_owned().await;
-        if let Some((began, latest)) = &turn.latest
-            && *began >= asked
+        let latest = self.latest.borrow().clone();
+        if let Some((began, found)) = latest
+            && began >= asked
         {
-            return Ok(Arc::clone(latest));
+            return Ok(found);
         }
-        let pause = turn.pace.wait(Instant::now());
+        let pause = turn.wait(Instant::now());
         if !pause.is_zero() {
             tokio::time::sleep(pause).await;
         }
+        let latest = Arc::clone(&self.latest);
         blocking(move || {
             let began = Instant::now();
             let found = Arc::new(scan());
-            turn.pace.ran(began.elapsed(), Instant::now());
-            turn.latest = Some((began, Arc::clone(&found)));
+            turn.ran(began.elapsed(), Instant::now());
+            latest.send_replace(Some((began, Arc::clone(&found))));
             Ok(found)
         })
         .await
+    }
+
+    /// The result of the last scan, also while another one runs; `None` before the first.
+    pub(crate) fn latest(&self) -> Option<Arc<T>> {
+        let latest = self.latest.borrow();
+        latest.as_ref().map(|(_, found)| Arc::clone(found))
     }
 }
 

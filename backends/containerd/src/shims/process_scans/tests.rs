@@ -27,7 +27,8 @@ impl Drop for ProcessGroups {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_who_ask_during_a_scan_share_the_next_one() {
-    let scans = SharedScans::default();
+    let scans: SharedScans<u32> = SharedScans::default();
+    assert_eq!(scans.latest(), None);
     let runs = Arc::new(AtomicU32::new(0));
     let count = || {
         let runs = Arc::clone(&runs);
@@ -51,6 +52,7 @@ async fn all_who_ask_during_a_scan_share_the_next_one() {
     drop(others.remove(0));
     end.send(()).unwrap();
     assert_eq!(*first.await.unwrap(), 1);
+    assert_eq!(scans.latest().as_deref(), Some(&1));
     for other in others {
         assert_eq!(*other.await.unwrap(), 2);
     }
@@ -83,7 +85,7 @@ async fn scan_whose_caller_has_gone_ends_before_the_next_one_begins() {
 async fn nobody_scans_during_the_pause_after_a_long_scan() {
     let scans: SharedScans<()> = SharedScans::default();
     let long = std::time::Duration::from_secs(60);
-    scans.turn.lock().await.pace.ran(long, Instant::now());
+    scans.turn.lock().await.ran(long, Instant::now());
     let mut waits = Box::pin(scans.next(|| unreachable!("there is a pause")));
     for _ in 0..3 {
         assert!(poll!(&mut waits).is_pending());
