@@ -232,7 +232,9 @@ impl UnreadFifos {
     fn drain(&mut self, fifo: HeldFifo, tracker: &TaskTracker) {
         let HeldFifo { path, file, watch } = fifo;
         let Ok(receiver) = pipe::Receiver::from_file(file) else {
-            watch.into_iter().for_each(|watch| self.forget(watch));
+            if let Some(watch) = watch {
+                self.forget(watch);
+            }
             return;
         };
         tracing::warn!(fifo = %path.display(), "the output FIFO of a task is full and has no reader: its content is discarded until it has one");
