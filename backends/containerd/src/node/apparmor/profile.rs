@@ -24,12 +24,15 @@ const ADMITTED: [&str; 6] = [
 /// The beginning of the names of further ones.
 const ADMITTED_SHIMS: &str = "containerd-shim";
 
-/// The text of the profile, which also lets a peer send signals.
+/// The text of the profile, which also lets a peer send signals. Where containerd's profile is enforced, the first process of a container ends
+/// the steps of its start by glibc's signal to threads that still have that profile.
 pub(crate) fn text(peer: Option<&str>) -> Cow<'static, str> {
     match peer {
         None => TEXT.into(),
         Some(peer) => {
-            let rules = format!("{BEFORE_PEER}  signal (receive) peer=\"{peer}\",\n");
+            let rules = format!(
+                "{BEFORE_PEER}  signal (receive) peer=\"{peer}\",\n  signal (send) set=(rtmin+1) peer=\"{peer}\",\n"
+            );
             TEXT.replacen(BEFORE_PEER, &rules, 1).into()
         }
     }
@@ -90,16 +93,17 @@ mod tests {
     }
 
     #[test]
-    fn rule_for_a_peer_stands_among_the_others() {
+    fn rules_for_a_peer_stand_among_the_others() {
         assert!(
             TEXT.contains(&format!("\nprofile {DEFAULT_PROFILE} ")),
             "{TEXT}"
         );
         assert_eq!(text(None), TEXT);
         let with = text(Some("snap.microk8s.daemon-containerd"));
-        let rule = "  signal (receive) peer=\"snap.microk8s.daemon-containerd\",\n";
-        assert_eq!(with.replacen(rule, "", 1), TEXT);
-        assert_eq!(with.len(), TEXT.len() + rule.len());
+        let rules = "  signal (receive) peer=\"snap.microk8s.daemon-containerd\",\n  \
+             signal (send) set=(rtmin+1) peer=\"snap.microk8s.daemon-containerd\",\n";
+        assert_eq!(with.replacen(rules, "", 1), TEXT);
+        assert_eq!(with.len(), TEXT.len() + rules.len());
         for peer in ADMITTED {
             assert!(TEXT.contains(peer), "{peer}");
         }
