@@ -42,7 +42,8 @@ const FAMILIES: [Family; 9] = [
         packages: of_debian,
     },
     Family {
-        ids: &["rhel", "centos"],
+        // Those of Oracle name Fedora alone, but have no containerd either.
+        ids: &["rhel", "centos", "ol"],
         install: Some("dnf install"),
         packages: of_rhel,
     },
@@ -255,6 +256,11 @@ mod tests {
                 "ID=\"rhel\"\nID_LIKE=\"fedora\"\n",
                 Needed::AppArmorParser,
                 None,
+            ),
+            (
+                "ID=\"ol\"\nID_LIKE=\"fedora\"\n",
+                Needed::Containerd,
+                Some("dnf install containerd.io"),
             ),
             (
                 "ID=\"amzn\"\nID_LIKE=\"fedora\"\n",
