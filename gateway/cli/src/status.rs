@@ -1,11 +1,13 @@
 //! `switchyard status`.
 
 use std::cell::Cell;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
 use jiff::Timestamp;
 use serde::Serialize;
+use switchyard_linux::services::NodeService;
 use switchyard_operator_api::programs::ProgramView;
 use switchyard_operator_api::text::{age, printable};
 use switchyard_operator_api::{
@@ -283,7 +285,9 @@ fn former_programs(report: &StatusReport) -> String {
         let ProgramView {
             part, pid, path, ..
         } = program;
-        let command = program.restart_command();
+        let of_daemon = NodeService::named("switchyard", Path::exists);
+        let of_daemon = of_daemon.map(|service| service.command("restart").join(" "));
+        let command = program.restart_command(of_daemon);
         if program.replaced {
             text.push_str(&format!(
                 "\n{part} (process {pid}) still runs a former {path}: `{command}` replaces it while containers run.\n"

@@ -27,8 +27,8 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
         Ok(status) => {
             found.extend(parts(status));
             found.extend(status.troubles.iter().map(trouble));
-            found.extend(programs(status));
-            found.extend(configurations(status));
+            found.extend(programs(facts, status));
+            found.extend(configurations(facts, status));
             found.extend(logkeeper(status));
             found.extend(version(status));
         }
@@ -107,7 +107,7 @@ fn trouble(trouble: &TroubleView) -> Finding {
     }
 }
 
-fn programs(status: &StatusReport) -> Vec<Finding> {
+fn programs(facts: &Facts, status: &StatusReport) -> Vec<Finding> {
     let replaced = status.programs.iter().filter(|program| program.replaced);
     replaced
         .map(|program| {
@@ -115,14 +115,15 @@ fn programs(status: &StatusReport) -> Vec<Finding> {
                 "{} (process {}) still runs a former {}",
                 program.part, program.pid, program.path
             );
-            Finding::new(&FORMER_PROGRAM, found).command(program.restart_command())
+            Finding::new(&FORMER_PROGRAM, found)
+                .command(program.restart_command(facts.service_command("restart", "switchyard")))
         })
         .collect()
 }
 
 /// The processes that have read a former configuration. One whose program was replaced is reported as such: the restart
 /// mends both.
-fn configurations(status: &StatusReport) -> Vec<Finding> {
+fn configurations(facts: &Facts, status: &StatusReport) -> Vec<Finding> {
     let former = status
         .programs
         .iter()
@@ -133,7 +134,8 @@ fn configurations(status: &StatusReport) -> Vec<Finding> {
                 "{} (process {}) has read another configuration than this daemon generates for it",
                 program.part, program.pid
             );
-            Finding::new(&FORMER_CONFIGURATION, found).command(program.restart_command())
+            Finding::new(&FORMER_CONFIGURATION, found)
+                .command(program.restart_command(facts.service_command("restart", "switchyard")))
         })
         .collect()
 }

@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use switchyard_config::{Config, DEFAULT_FILE, Flag, Sources};
 use switchyard_linux::packages::{Needed, OS_RELEASE_FILES, OsRelease};
 use switchyard_linux::report;
+use switchyard_linux::services::NodeService;
 use switchyard_operator_api::{DevicesView, Overridden, StatusReport, SwarmView};
 
 use super::local::PROGRAM_DIRS;
@@ -178,13 +179,8 @@ impl Facts {
 
     /// The command that does this with a service of the node, if what supervises services here is known.
     pub(super) fn service_command(&self, verb: &str, service: &str) -> Option<String> {
-        if self.view.has_systemd() {
-            Some(format!("systemctl {verb} {service}"))
-        } else if self.view.exists("/run/openrc") {
-            Some(format!("rc-service {service} {verb}"))
-        } else {
-            None
-        }
+        let service = NodeService::named(service, |path| self.view.exists(path))?;
+        Some(service.command(verb).join(" "))
     }
 
     /// The directory of the running kernel's modules; one that does not exist if it has none here.

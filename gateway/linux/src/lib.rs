@@ -4,7 +4,7 @@
 //! says how much of a limit of the node is in use, [`listeners`] alone which programs of the node listen, [`host_features`] alone what
 //! the kernel offers to this process, [`packages`] alone how what is missing is installed, [`inherited`] alone what a process does
 //! not take over from whoever starts it, [`cgroups`] alone which version of control groups there is, [`resolv_conf`] alone which DNS
-//! servers of the node a container can ask, [`routes`] alone reads its routing tables.
+//! servers of the node a container can ask, [`routes`] alone reads its routing tables, [`services`] alone knows what supervises services.
 
 pub mod cgroups;
 pub mod descriptor_bundle;
@@ -23,6 +23,7 @@ pub mod process;
 mod report;
 pub mod resolv_conf;
 pub mod routes;
+pub mod services;
 mod space;
 mod text;
 mod threads;

@@ -36,11 +36,12 @@ impl ProgramView {
         self.configuration_current == Some(false)
     }
 
-    /// The command that puts the installed program, with the configuration of the daemon, in place.
+    /// The command that puts the installed program, with the configuration of the daemon, in place; for the daemon the one that restarts its
+    /// service, if that is known.
     #[must_use]
-    pub fn restart_command(&self) -> String {
+    pub fn restart_command(&self, of_daemon: Option<String>) -> String {
         match self.part.as_str() {
-            "daemon" => "systemctl restart switchyard".to_owned(),
+            "daemon" => of_daemon.unwrap_or_else(|| "systemctl restart switchyard".to_owned()),
             part => format!("switchyard restart {part}"),
         }
     }

@@ -363,7 +363,7 @@ async fn restart(State(pages): State<ListenerPages>, Path(part): Path<String>) -
             let status = match error {
                 RestartError::External { .. } | RestartError::Absent(_) => StatusCode::CONFLICT,
                 RestartError::Configuration { .. } => StatusCode::UNPROCESSABLE_ENTITY,
-                RestartError::Systemctl { .. } | RestartError::Refused { .. } => {
+                RestartError::ServiceManager { .. } | RestartError::Refused { .. } => {
                     StatusCode::INTERNAL_SERVER_ERROR
                 }
                 RestartError::Deadline { .. } | RestartError::Listeners { .. } => {

@@ -97,9 +97,9 @@ pub trait SwarmControl: Send + Sync + 'static {
 /// Reason why a part was not restarted.
 #[derive(Debug, thiserror::Error)]
 pub enum RestartError {
-    /// The daemon does not manage the process, and no service of systemd does.
+    /// The daemon does not manage the process, and no service of systemd or OpenRC does.
     #[error(
-        "{name}, process {pid}, is managed neither by this daemon nor as a service of systemd: restart it as it was started"
+        "{name}, process {pid}, is managed neither by this daemon nor as a service of systemd or OpenRC: restart it as it was started"
     )]
     External {
         /// The part.
@@ -123,20 +123,20 @@ pub enum RestartError {
         why: String,
     },
     /// The service manager could not be asked.
-    #[error("cannot run systemctl restart {unit}")]
-    Systemctl {
-        /// The unit.
-        unit: String,
+    #[error("cannot run {command}")]
+    ServiceManager {
+        /// The command.
+        command: String,
         /// The cause.
         #[source]
         source: io::Error,
     },
     /// The service manager did not restart the service.
-    #[error("systemctl restart {unit} failed: {text}")]
+    #[error("{command} failed: {text}")]
     Refused {
-        /// The unit.
-        unit: String,
-        /// Output of systemctl.
+        /// The command.
+        command: String,
+        /// What it has printed as errors.
         text: String,
     },
     /// No new process served in time.

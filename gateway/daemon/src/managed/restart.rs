@@ -1,7 +1,6 @@
 //! Restarts of containerd and the logkeeper on request, which put an upgraded program in place while containers
 //! run.
 
-use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
@@ -10,6 +9,7 @@ use futures::future::BoxFuture;
 use switchyard_config as config;
 use switchyard_config::Sources;
 use switchyard_linux::process::ProcessId;
+use switchyard_linux::services::NodeService;
 use switchyard_linux::{WorkLost, blocking, report};
 use switchyard_operator::control::{Reporter, RestartError, RestartableProcess};
 use switchyard_operator::status::{Condition, Part};
@@ -202,13 +202,15 @@ impl Restarter {
                 Means::Supervisor(supervisor) => supervisor.restart().await,
                 Means::ServiceManager(RestartableService { start, ending }) => {
                     let before = self.process().ok_or(RestartError::Absent(self.name))?;
-                    let unit = unit_of(before.pid).ok_or(RestartError::External {
-                        name: self.name,
-                        pid: before.pid,
-                    })?;
+                    let service = service_of(before.pid)
+                        .await?
+                        .ok_or(RestartError::External {
+                            name: self.name,
+                            pid: before.pid,
+                        })?;
                     start.check(self.name).await?;
                     ending.store(before.pid, Ordering::Release);
-                    if let Err(error) = restart_unit(unit).await {
+                    if let Err(error) = restart_service(&service).await {
                         ending.store(0, Ordering::Release);
                         return Err(error);
                     }
@@ -445,35 +447,33 @@ fn describe(state: &State) -> String {
     }
 }
 
-async fn restart_unit(unit: String) -> Result<(), RestartError> {
-    let ended = Command::new("systemctl")
-        .args(["restart", "--", &unit])
-        .kill_on_drop(true)
+async fn restart_service(service: &NodeService) -> Result<(), RestartError> {
+    let words = service.command("restart");
+    let command = words.join(" ");
+    let [program, first, second] = words;
+    let ended = Command::new(program)
+        .args([first, second])
+        // Of this daemon's own service.
+        .env_remove("RC_SERVICE")
+        .env_remove("RC_SVCNAME")
+        // systemd goes on without its command; rc-service itself has stopped the service, and has to start it.
+        .kill_on_drop(matches!(service, NodeService::Systemd(_)))
         .output()
         .await;
     match ended {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => {
             let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            Err(RestartError::Refused { unit, text })
+            Err(RestartError::Refused { command, text })
         }
-        Err(source) => Err(RestartError::Systemctl { unit, source }),
+        Err(source) => Err(RestartError::ServiceManager { command, source }),
     }
 }
 
-/// The service of systemd that a process belongs to.
-fn unit_of(pid: i32) -> Option<String> {
-    unit_in(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
-}
-
-/// The service in the text of a `/proc/<pid>/cgroup`: of systemd's own hierarchy, or of the only one. Pure.
-fn unit_in(text: &str) -> Option<String> {
-    let of = |prefix: &str| {
-        text.lines()
-            .find_map(|line| line.split_once(prefix).map(|(_, path)| path))
-    };
-    let path =
-        of(":name=systemd:").or_else(|| text.lines().find_map(|line| line.strip_prefix("0::")))?;
-    let unit = path.split('/').find(|part| part.ends_with(".service"))?;
-    Some(unit.to_owned())
+/// The service that a process belongs to.
+async fn service_of(pid: i32) -> Result<Option<NodeService>, RestartError> {
+    let looked = blocking("the look for a service", move || {
+        Ok::<_, WorkLost>(NodeService::of(pid))
+    });
+    looked.await.map_err(|_lost| RestartError::Stopping)
 }

@@ -1,23 +1,9 @@
 //! Tests of restarts on request.
 
+use std::fs;
 use std::path::Path;
 
 use super::*;
-
-#[test]
-fn service_of_a_process_is_found_in_its_cgroups() {
-    let unified = "0::/system.slice/switchyard-logkeeper.service\n";
-    assert_eq!(
-        unit_in(unified).as_deref(),
-        Some("switchyard-logkeeper.service")
-    );
-    let delegated = "0::/system.slice/containerd.service/payload\n";
-    assert_eq!(unit_in(delegated).as_deref(), Some("containerd.service"));
-    let hybrid = "5:memory:/\n1:name=systemd:/system.slice/keeper.service\n0::/other.service\n";
-    assert_eq!(unit_in(hybrid).as_deref(), Some("keeper.service"));
-    assert_eq!(unit_in("0::/user.slice/session-1.scope\n"), None);
-    assert_eq!(unit_in(""), None);
-}
 
 /// The input of a process whose configuration has this content.
 fn start(dir: &Path, record: Option<&Path>, text: &str) -> ServiceStart {
