@@ -418,6 +418,17 @@ fn rpm_lists_every_staged_file_and_keeps_those_of_operators() {
             None => format!("/{file}"),
         })
         .collect();
+    // Its directories are removed with it.
+    for dir in [
+        "/etc/switchyard/config.d",
+        "/usr/lib/switchyard/nomad-plugins",
+        "/usr/share/doc/switchyard/examples/nomad",
+        "/usr/share/switchyard/selinux/refpolicy",
+    ] {
+        let line = format!("%dir {dir}");
+        assert!(listed.lines().any(|of| of == line), "{line}: {listed}");
+    }
+    assert!(!listed.lines().any(|of| of == "%dir /usr/lib"), "{listed}");
     let listed: BTreeSet<String> = listed
         .lines()
         .filter(|line| !line.starts_with("%dir "))
