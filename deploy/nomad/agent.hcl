@@ -6,6 +6,8 @@
 
 client {
   # The agent creates group networks (bridge, cni/*) with CNI plugins: the package containernetworking-plugins or cni-plugins.
+  # An agent of before January 2026 looks no further than to the first directory that is missing or empty, and gets no job with such a network:
+  # name the one that has them alone.
   cni_path = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni"
 }
 
