@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use switchyard_linux::services::status_command;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1::image_service_client::ImageServiceClient;
 use switchyard_proto::cri::v1::runtime_service_client::RuntimeServiceClient;
@@ -106,8 +107,9 @@ pub(super) enum CriError {
         source: tonic::transport::Error,
     },
     #[error(
-        "no runtime runs that listens on {}, and none has started within {AWAY_LIMIT:?}: see 'systemctl status switchyard'",
-        _0.display()
+        "no runtime runs that listens on {}, and none has started within {AWAY_LIMIT:?}: see '{status}'",
+        _0.display(),
+        status = status_command("switchyard")
     )]
     Away(PathBuf),
     #[error("{call}: {} ({:?})", status.message(), status.code())]

@@ -9,6 +9,7 @@ use clap::Args;
 use http::{Method, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use switchyard_linux::services::status_command;
 use switchyard_socket::channel::{self, RequestError, UpgradeAnswer, UpgradedConnection};
 
 use crate::admin_socket;
@@ -67,7 +68,8 @@ pub(super) enum DaemonError {
     #[error("the daemon did not answer {0} within {LIMIT:?}")]
     Deadline(String),
     #[error(
-        "no daemon runs that could answer {0}, and none has started within {AWAY_LIMIT:?}: see 'systemctl status switchyard'"
+        "no daemon runs that could answer {0}, and none has started within {AWAY_LIMIT:?}: see '{status}'",
+        status = status_command("switchyard")
     )]
     Away(String),
     #[error("the daemon ended before it had answered {path}: {advice}")]

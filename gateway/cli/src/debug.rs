@@ -11,6 +11,7 @@ use serde::Serialize;
 use switchyard_config::Sources;
 use switchyard_doctor::outside::{self, ProcessLook};
 use switchyard_doctor::{LocalNode, NodeView};
+use switchyard_linux::services::status_command;
 use switchyard_operator_api::text::{printable, size};
 use switchyard_operator_api::{AsyncTasksView, DebugView};
 
@@ -100,7 +101,8 @@ fn text(report: &DebugReport) -> String {
     if let Some(why) = no_answer {
         text.push_str(&format!("the daemon does not answer: {}\n", printable(why)));
         if outside.is_none() {
-            text.push_str("no process of it is found: `systemctl status switchyard`\n");
+            let command = status_command("switchyard");
+            text.push_str(&format!("no process of it is found: `{command}`\n"));
         }
     }
     if let Some(outside) = outside {

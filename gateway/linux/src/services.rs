@@ -62,6 +62,14 @@ impl NodeService {
     }
 }
 
+/// The command that shows the state of a service of this node, that of systemd where it is not known what supervises services. Blocks.
+#[must_use]
+pub fn status_command(name: &str) -> String {
+    let unknown = || NodeService::Systemd(name.to_owned());
+    let service = NodeService::named(name, Path::exists).unwrap_or_else(unknown);
+    service.command("status").join(" ")
+}
+
 /// The service in the text of a `/proc/<pid>/cgroup`: of systemd's own hierarchy, or of the only one. Pure.
 fn unit_in(text: &str) -> Option<String> {
     let of = |prefix: &str| {
