@@ -106,7 +106,7 @@ fn overlay_that_the_kernel_refuses_on_the_disk_makes_the_node_not_ready() {
     .expect("root can mount an overlay");
     let mut daemon = Daemon::prepare(&root, "");
     daemon.spawn();
-    let told = "the snapshotter overlayfs cannot be used: the kernel mounts no overlay on a disk of the type overlay";
+    let told = "the snapshotter overlayfs cannot be used: the kernel mounts no overlay that can be written on a disk of the type overlay";
     let seen = not_ready_with(&root, told);
     assert!(seen.is_ok(), "{seen:?}\n{}", daemon.tail());
     root.write_config("[containerd]\nsnapshotter = \"native\"\n");

@@ -179,7 +179,7 @@ impl FeatureSet {
                 let usable = known.iter().filter(|(_, fault)| fault.is_none());
                 let names: Vec<_> = usable.map(|(name, _)| name.as_str()).collect();
                 format!(
-                    "containerd has no such plugin, it has {}; one that was configured lately is there after `switchyard restart containerd`",
+                    "containerd has no such plugin, it has {}; one that was configured lately is there once containerd has been restarted",
                     names.join(", ")
                 )
             }

@@ -3,20 +3,21 @@
 
 use std::error::Error as _;
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use containerd_client::types::Mount;
 use nix::errno::Errno;
 use parking_lot::Mutex;
-use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_core::{Error, Result};
 use switchyard_linux::mounts::MountTable;
 use switchyard_namespaces::with_own_mounts;
 use switchyard_tree::Cancel;
 
 use crate::base::error::from_namespaces;
 use crate::base::fs::{blocking, io_error, remove_tree_blocking};
-use crate::base::mount::mount_all;
+use crate::base::mount::{mount_all, unmount_all};
 
 /// The beginning of the name of the trial's directory, in that of the snapshotter; the name of the gateway ends it.
 const PLACE: &str = "switchyard-trial";
@@ -26,6 +27,17 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 /// The mount option that an overlay needs in a user namespace (Linux 5.11), and that others do not.
 const ATTEMPTS: [Option<&str>; 2] = [None, Some("userxattr")];
+
+/// The kernel's answers about an overlay on this disk. All others say nothing of it: the disk is full or fails, there are too many
+/// mounts, or a security module forbids the daemon what it may allow containerd.
+const ANSWERS: [Errno; 6] = [
+    Errno::EINVAL,
+    Errno::ENODEV,
+    Errno::ENOSYS,
+    Errno::EOPNOTSUPP,
+    Errno::EPERM,
+    Errno::EROFS,
+];
 
 /// Held during a trial: a second one would remove its directory. One that hangs keeps all later ones from the disk.
 static TRYING: Mutex<()> = Mutex::new(());
@@ -64,29 +76,48 @@ fn try_at(dir: &Path) -> Result<Option<String>> {
 /// Makes the directories, in one that exists.
 fn make(dir: &Path) -> Result<()> {
     let names = ["", "lower", "upper", "work", "merged"];
-    names.into_iter().try_for_each(|name| {
-        let path = dir.join(name);
-        fs::create_dir(&path).map_err(|fault| io_error("make directory", &path, fault))
-    })
+    names
+        .into_iter()
+        .try_for_each(|name| make_dir(&dir.join(name)))
+}
+
+fn make_dir(path: &Path) -> Result<()> {
+    fs::create_dir(path).map_err(|fault| io_error("make directory", path, fault))
 }
 
 fn mount_fault(dir: &Path) -> Result<Option<String>> {
+    let merged = dir.join("merged");
     let mut first = None;
     for attempt in ATTEMPTS {
-        match mount_all(&[overlay(dir, attempt)], &dir.join("merged")) {
+        // Where the kernel cannot make its working directory, as on some network file systems, it mounts the overlay read-only.
+        let tried = mount_all(&[overlay(dir, attempt)], &merged)
+            .and_then(|()| make_dir(&merged.join("made")));
+        match tried {
             Ok(()) => return Ok(None),
-            Err(error) if is_of_this_process(&error) => return Err(error),
-            Err(error) => first = first.or(Some(error)),
+            Err(error) if is_answer(&error) => first = first.or(Some(error)),
+            Err(error) => return Err(error),
         }
+        unmount_all(&merged)?;
     }
-    Ok(first.map(|error| told(dir, &error)))
+    let Some(error) = first else {
+        return Ok(None);
+    };
+    // So it does, or refuses, on a disk that is full or read-only by now, which says nothing of its type.
+    make_dir(&dir.join("spare"))?;
+    Ok(Some(told(dir, &error)))
 }
 
-/// Returns whether an error says nothing of the disk: there are too many mounts, or a security module forbids this one to the
-/// daemon, which containerd may be allowed to make.
-fn is_of_this_process(error: &Error) -> bool {
-    let cause = error.source().and_then(|cause| cause.downcast_ref());
-    error.kind() == ErrorKind::ResourceExhausted || cause == Some(&Errno::EACCES)
+/// Returns whether an error is one of [`ANSWERS`].
+fn is_answer(error: &Error) -> bool {
+    let cause = error.source();
+    let errno = cause.and_then(|cause| {
+        let of_call = cause.downcast_ref::<Errno>().copied();
+        of_call.or_else(|| {
+            let of_file = cause.downcast_ref::<io::Error>()?;
+            of_file.raw_os_error().map(Errno::from_raw)
+        })
+    });
+    errno.is_some_and(|errno| ANSWERS.contains(&errno))
 }
 
 fn overlay(dir: &Path, attempt: Option<&str>) -> Mount {
@@ -116,7 +147,7 @@ fn told(dir: &Path, error: &Error) -> String {
         Some(mount.fs_type.into_owned())
     });
     format!(
-        "the kernel mounts no overlay on a disk of the type {}, at {}: {cause}; `dmesg` may say more",
+        "the kernel mounts no overlay that can be written on a disk of the type {}, at {}: {cause}; `dmesg` may say more",
         fs_type.as_deref().unwrap_or("?"),
         dir.parent().unwrap_or(dir).display()
     )
@@ -124,8 +155,9 @@ fn told(dir: &Path, error: &Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use nix::mount::{MsFlags, mount};
+
     use super::*;
-    use crate::base::error::exhausted_or;
 
     #[test]
     fn overlay_is_tried_on_the_disk_of_the_directory_and_nothing_is_left() {
@@ -154,19 +186,51 @@ mod tests {
         assert!(try_at(&root.path().join("none/trial")).is_err());
         fs::write(root.path().join("file"), "").unwrap();
         assert!(try_at(&root.path().join("file/trial")).is_err());
-        for (errno, is_ours) in [
-            (Errno::EACCES, true),
-            (Errno::ENOSPC, true),
-            (Errno::EINVAL, false),
-            (Errno::EPERM, false),
-            (Errno::ENODEV, false),
-        ] {
-            let kind = exhausted_or(ErrorKind::Internal, &errno);
-            let error = Error::new(kind, "mount overlay").with_source(errno);
-            assert_eq!(is_of_this_process(&error), is_ours, "{errno}");
-        }
         let trying = TRYING.lock();
         assert!(try_at(&dir).is_err());
         drop(trying);
+    }
+
+    /// What the kernel cannot remove in the working directory keeps it from making its own there.
+    #[test]
+    fn overlay_that_is_mounted_read_only_is_told() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("trial");
+        make(&dir).unwrap();
+        let place = dir.join("work/work");
+        fs::create_dir(&place).unwrap();
+        let none = None::<&str>;
+        let found = with_own_mounts(|| {
+            mount(Some("none"), &place, Some("tmpfs"), MsFlags::empty(), none).unwrap();
+            [mount_fault(&dir), mount_fault(&dir)]
+        });
+        let [first, second] = found.unwrap();
+        let text = first.unwrap().expect("nothing can be written");
+        assert!(text.contains("Read-only file system"), "{text}");
+        // As on a disk on which the spare directory cannot be made.
+        assert!(second.is_err(), "{second:?}");
+    }
+
+    #[test]
+    fn errors_that_say_nothing_of_the_disk_are_no_answers() {
+        for (errno, expected) in [
+            (Errno::EINVAL, true),
+            (Errno::ENODEV, true),
+            (Errno::EPERM, true),
+            (Errno::EROFS, true),
+            (Errno::EACCES, false),
+            (Errno::ENOSPC, false),
+            (Errno::ENOMEM, false),
+            (Errno::EMFILE, false),
+            (Errno::EIO, false),
+            (Errno::ESTALE, false),
+        ] {
+            let of_call = Error::internal("mount overlay").with_source(errno);
+            let of_file = io_error("make directory", Path::new("/x"), errno.into());
+            for error in [of_call, of_file] {
+                assert_eq!(is_answer(&error), expected, "{}", error.report());
+            }
+        }
+        assert!(!is_answer(&Error::internal("without a cause")));
     }
 }
