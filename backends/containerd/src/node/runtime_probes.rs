@@ -223,6 +223,15 @@ impl RuntimeProbes {
             self.results.lock().failed_trials.remove(&key);
             return Some(true);
         };
+        if is_unwritable(&error) {
+            tracing::warn!(
+                binary,
+                ?trial,
+                error = error.report(),
+                "an OCI runtime cannot be tried: what is known of it stays"
+            );
+            return None;
+        }
         if self.results.lock().failed_trials.insert(key) {
             tracing::warn!(
                 binary,
@@ -231,7 +240,7 @@ impl RuntimeProbes {
                 "an OCI runtime did not pass a trial: what it tries is refused with this runtime"
             );
         }
-        (!is_unwritable(&error)).then_some(false)
+        Some(false)
     }
 }
 
@@ -290,7 +299,8 @@ fn run_trial(binary: &str, trial: Trial, run: &Path) -> Result<()> {
     let outcome = with_own_mounts(|| {
         make_bundle(&dir, &spec).and_then(|()| run_trial_bundle(binary, &dir, &id))
     });
-    std::fs::remove_dir_all(&dir).map_err(|fault| io_error("remove", &dir, fault))?;
+    // If it was not even made, that error counts; what stays is removed by the next probe.
+    let _ = std::fs::remove_dir_all(&dir);
     outcome.map_err(from_namespaces)?
 }
 
@@ -419,81 +429,4 @@ fn trial_spec(trial: Trial, dir: &Path, id: &str) -> Value {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_runtime_says_is_believed_word_for_word() {
-        let said =
-            json!({ "mountOptions": ["ro", "rro"], "linux": { "namespaces": ["pid", "user"] } });
-        assert_eq!(
-            RuntimeFeatures::from_features(&said),
-            RuntimeFeatures {
-                recursive_readonly: true,
-                users: true
-            }
-        );
-        let said = json!({ "mountOptions": ["ro"], "linux": {} });
-        assert_eq!(
-            RuntimeFeatures::from_features(&said),
-            RuntimeFeatures::default()
-        );
-        assert_eq!(
-            RuntimeFeatures::from_features(&json!("no object")),
-            RuntimeFeatures::default()
-        );
-    }
-
-    /// So is `/run` mounted by the initial RAM disk of Debian and Ubuntu.
-    #[test]
-    fn trials_pass_where_programs_in_the_run_directory_cannot_be_executed() {
-        for flags in [
-            MsFlags::MS_NOEXEC,
-            MsFlags::MS_NOEXEC | MsFlags::MS_NOSUID,
-            MsFlags::MS_NOEXEC | MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
-        ] {
-            let dir = tempfile::tempdir().unwrap();
-            let run = dir.path().join("run");
-            std::fs::create_dir(&run).unwrap();
-            use std::os::unix::fs::PermissionsExt;
-            std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
-            let tried = with_own_mounts(|| {
-                let options = Some("mode=711");
-                mount(Some("run"), &run, Some("tmpfs"), flags, options).unwrap();
-                [Trial::RecursiveReadonly, Trial::Users]
-                    .map(|trial| run_trial("runc", trial, &run).map_err(|error| error.report()))
-            });
-            assert_eq!(tried.unwrap(), [Ok(()), Ok(())], "{flags:?}");
-        }
-    }
-
-    /// Debian's runc has the `features` command, and passes the trials too.
-    #[tokio::test]
-    async fn a_runtime_that_says_it_can_passes_the_trial_and_one_that_cannot_be_run_does_not() {
-        let dir = tempfile::tempdir().unwrap();
-        use std::os::unix::fs::PermissionsExt;
-        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
-        let reported = RuntimeFeatures::from_features(
-            &query_features("runc")
-                .await
-                .unwrap()
-                .expect("Debian's runc answers"),
-        );
-        assert_eq!(
-            reported,
-            RuntimeFeatures {
-                recursive_readonly: true,
-                users: true
-            }
-        );
-        for trial in [Trial::RecursiveReadonly, Trial::Users] {
-            run_trial("runc", trial, dir.path()).unwrap();
-            assert!(run_trial("/bin/false", trial, dir.path()).is_err());
-        }
-        assert_eq!(
-            std::fs::read_dir(dir.path().join("probe")).unwrap().count(),
-            0
-        );
-        assert!(query_features("/no/such/runtime").await.is_err());
-    }
-}
+mod tests;
