@@ -137,7 +137,15 @@ fn create_executable(
 
 fn try_openat2() -> Result<(), Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    openat2(CWD, "/", flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS).map(drop)
+    match openat2(CWD, "/", flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS) {
+        Err(errno) if !is_short(errno) => Err(errno),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+/// Returns whether a call failed for something that is short now, which says nothing of the kernel.
+fn is_short(errno: Errno) -> bool {
+    matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM)
 }
 
 /// Returns whether programs below `dir` cannot be executed. One that does not exist yet is like the directory above it.
@@ -155,7 +163,9 @@ impl HostFeatures {
     pub fn find(run: &Path) -> Self {
         let mut found = Self::default();
         found.add("openat2", check_needed().err().map(|error| report(&error)));
-        let memory = executable_memory("switchyard-trial").err();
+        let memory = executable_memory("switchyard-trial")
+            .err()
+            .filter(|error| Errno::from_io_error(error).is_none_or(|errno| !is_short(errno)));
         found.add(
             "executable_memory",
             memory.map(|error| {

@@ -165,7 +165,7 @@ fn daemon_does_not_start_on_a_kernel_that_lacks_what_it_needs() {
         .arg(node.path("config.toml"));
     let output = run_without(libc::SYS_openat2, command);
     let text = String::from_utf8_lossy(&output.stderr);
-    // What no later start mends: a service manager does not try again.
+    // What no later start mends.
     assert_eq!(output.status.code(), Some(78), "{text}");
     for part in ["openat2", release.trim(), "Linux 5.6 or later"] {
         assert!(text.contains(part), "{part}: {text}");

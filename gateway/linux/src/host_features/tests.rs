@@ -56,6 +56,10 @@ fn call_that_the_kernel_or_a_filter_refuses_makes_one_feature_missing() {
             Some("executable_memory"),
         ),
         (libc::SYS_mount_setattr, Errno::NOSYS, None),
+        // The node is out of descriptors or memory.
+        (libc::SYS_openat2, Errno::MFILE, None),
+        (libc::SYS_openat2, Errno::NOMEM, None),
+        (libc::SYS_memfd_create, Errno::NFILE, None),
     ] {
         let mut missing = missing_without(call, errno);
         missing.retain(|name| !before.contains(name));
