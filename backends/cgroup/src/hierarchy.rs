@@ -294,6 +294,16 @@ mod tests {
             "417 23 0:26 / /run/cilium/cgroupv2 rw,relatime shared:4 - cgroup2 none rw,nsdelegate",
             &[&[]],
         ),
+        (
+            "a tmpfs at the same point, as of an init script for v1",
+            "418 23 0:66 / /sys/fs/cgroup rw,relatime - tmpfs cgroup_root rw,size=8192k,mode=755",
+            &[&[]],
+        ),
+        (
+            "v2 twice at the same point, by a manager of containers and by OpenRC in one",
+            "419 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 none rw",
+            &[&[]],
+        ),
     ];
 
     #[test]
