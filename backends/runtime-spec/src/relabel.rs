@@ -77,6 +77,8 @@ pub struct RelabelInput<'a> {
     pub volumes: &'a [ImageVolume],
     /// The gateway's own directories, where its sockets and records are.
     pub own_dirs: &'a [&'a Path],
+    /// The directory in them with the files that a frontend has written for this task, if it may be given any.
+    pub given_dir: Option<&'a Path>,
 }
 
 /// A file or tree of the host, and the label that it gets.
@@ -101,6 +103,23 @@ enum Maker {
     Other,
 }
 
+/// The gateway's own directories, and what of them is made for the task.
+#[derive(Debug, Clone, Copy)]
+struct OwnDirs<'a> {
+    dirs: &'a [&'a Path],
+    given: Option<&'a Path>,
+}
+
+impl OwnDirs<'_> {
+    /// Returns whether a path is one of them, contains one or is in one, save for what is made for the task.
+    fn keep_label(self, path: &Path) -> bool {
+        let is_given = |given: &Path| path.starts_with(given) && path != given;
+        let mut dirs = self.dirs.iter();
+        dirs.any(|own| own.starts_with(path) || path.starts_with(own))
+            && !self.given.is_some_and(is_given)
+    }
+}
+
 /// What gets a label before a task is created; nothing where SELinux is off.
 ///
 /// Volumes of the gateway can be used by all tasks that name them, and those that an image declares by their task alone.
@@ -117,7 +136,12 @@ pub fn of_task(input: &RelabelInput<'_>) -> Result<Vec<Relabelled>> {
         mounts,
         volumes,
         own_dirs,
+        given_dir,
     } = *input;
+    let own = OwnDirs {
+        dirs: own_dirs,
+        given: given_dir,
+    };
     let labels_of = |security: &Security| {
         labels::selinux(security, sandbox.selinux.as_ref(), host)
             .map_err(|error| error.about(SpecPart::Selinux))
@@ -128,7 +152,7 @@ pub fn of_task(input: &RelabelInput<'_>) -> Result<Vec<Relabelled>> {
     let mut all = Vec::new();
     for (number, mount) in mounts.iter().enumerate() {
         let part = SpecPart::Mount(number);
-        let made = of_mount(mount, &labels, own_dirs).map_err(|error| error.about(part))?;
+        let made = of_mount(mount, &labels, own).map_err(|error| error.about(part))?;
         all.extend(made.map(|made| Relabelled {
             part: Some(part),
             ..made
@@ -136,7 +160,7 @@ pub fn of_task(input: &RelabelInput<'_>) -> Result<Vec<Relabelled>> {
     }
     all.extend(volumes.iter().filter_map(|volume| {
         let (root, below) = place(&volume.source, Maker::Gateway)?;
-        Some(own(root, below, &labels.mount))
+        Some(unasked(root, below, &labels.mount))
     }));
     let of_sandbox = labels_of(&Security::default())?;
     if of_sandbox.is_some_and(|of_sandbox| of_sandbox.mount != labels.mount) {
@@ -149,7 +173,7 @@ pub fn of_task(input: &RelabelInput<'_>) -> Result<Vec<Relabelled>> {
 fn of_mount(
     mount: &ResolvedMount,
     labels: &Labels,
-    own_dirs: &[&Path],
+    own: OwnDirs<'_>,
 ) -> Result<Option<Relabelled>> {
     let maker = match &mount.requested.source {
         MountSource::Host { .. } | MountSource::Beneath { .. } => Maker::Other,
@@ -165,22 +189,22 @@ fn of_mount(
         (Relabel::Private, _) => &labels.mount,
     };
     if maker == Maker::Other {
-        check(&mount.source.host_path(), own_dirs)?;
+        check(&mount.source.host_path(), own)?;
     }
-    Ok(place(&mount.source, maker).map(|(root, below)| own(root, below, label)))
+    Ok(place(&mount.source, maker).map(|(root, below)| unasked(root, below, label)))
 }
 
 /// Refuses a path that never gets another label.
 ///
 /// # Errors
 /// `InvalidArgument`, naming it.
-fn check(path: &Path, own_dirs: &[&Path]) -> Result<()> {
+fn check(path: &Path, own: OwnDirs<'_>) -> Result<()> {
     let why = if SYSTEM.iter().any(|system| path == Path::new(system)) {
         "programs of the system need it with the SELinux labels that it has: mount a directory below it"
     } else if KERNEL.iter().any(|kernel| path.starts_with(kernel)) {
         "files of the kernel keep their SELinux labels: mount it without relabelling"
-    } else if own_dirs.iter().any(|own| own.starts_with(path)) {
-        "sockets and records of the daemon are in it, which no container may use: mount another directory"
+    } else if own.keep_label(path) {
+        "sockets and records of the daemon are there, which no container may use: mount another directory"
     } else {
         return Ok(());
     };
@@ -223,14 +247,14 @@ fn sandbox_files(sandbox: &SandboxFacts, label: &str) -> Vec<Relabelled> {
     let files = [hostname_file, hosts_file, resolv_conf];
     let file = |path: &PathBuf| {
         let root = path.parent()?;
-        Some(own(root.to_owned(), path.file_name()?.into(), label))
+        Some(unasked(root.to_owned(), path.file_name()?.into(), label))
     };
-    let shm = own_shm.map(|dir| own(dir.clone(), PathBuf::new(), label));
+    let shm = own_shm.map(|dir| unasked(dir.clone(), PathBuf::new(), label));
     let files = files.into_iter().flatten().filter_map(file);
     files.chain(shm).collect()
 }
 
-fn own(root: PathBuf, below: PathBuf, label: &str) -> Relabelled {
+fn unasked(root: PathBuf, below: PathBuf, label: &str) -> Relabelled {
     Relabelled {
         part: None,
         root,

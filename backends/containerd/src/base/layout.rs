@@ -134,6 +134,11 @@ impl Layout {
         &self.state
     }
 
+    /// Secrets and configs, which the frontend of Swarm writes for its tasks.
+    pub(crate) fn swarm_files(&self) -> PathBuf {
+        self.run.join("swarm")
+    }
+
     pub(crate) fn views(&self) -> PathBuf {
         self.run.join("views")
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
-use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::object::TaskDetails;
 use switchyard_core::operation::step;
 use switchyard_core::spec::{Output, PidMode, Signal, Stdin, TaskSpec, Throttle};
@@ -160,6 +160,7 @@ impl Tasks {
             sandbox.record.users.is_some(),
         );
         let layout = &self.context.layout;
+        let given = (spec.meta.owner == Owner::Swarm).then(|| layout.swarm_files());
         let relabelled = relabel::of_task(&RelabelInput {
             security: &spec.security,
             sandbox: &sandbox.facts(),
@@ -167,6 +168,7 @@ impl Tasks {
             mounts: &mounts,
             volumes: &volumes,
             own_dirs: &[layout.state(), layout.run()],
+            given_dir: given.as_deref(),
         })?;
         let storage = StoragePlan::new(image, mounts, volumes, &spec.disk_limits)?;
         Ok(TaskPlan {

@@ -25,6 +25,15 @@ fn level(level: &str) -> SelinuxLabel {
 }
 
 fn plan(case: &Case, mounts: &[ResolvedMount]) -> switchyard_core::Result<Vec<Relabelled>> {
+    plan_given(case, mounts, None)
+}
+
+/// The same for a task that may be given files in this directory of the daemon's.
+fn plan_given(
+    case: &Case,
+    mounts: &[ResolvedMount],
+    given_dir: Option<&str>,
+) -> switchyard_core::Result<Vec<Relabelled>> {
     relabel::of_task(&RelabelInput {
         security: &case.task.security,
         sandbox: &case.sandbox,
@@ -35,6 +44,7 @@ fn plan(case: &Case, mounts: &[ResolvedMount]) -> switchyard_core::Result<Vec<Re
             Path::new("/var/lib/switchyard"),
             Path::new("/run/switchyard"),
         ],
+        given_dir: given_dir.map(Path::new),
     })
 }
 
@@ -209,13 +219,17 @@ fn directories_of_the_system_and_of_the_daemon_keep_their_labels() {
         ("/sys/fs/cgroup", true),
         ("/var/lib/switchyard", true),
         ("/run/switchyard", true),
+        ("/run/switchyard/cri.sock", true),
+        ("/run/switchyard/containerd", true),
+        ("/run/switchyard/swarm/task/0", true),
+        ("/var/lib/switchyard/volumes/nomad/a", true),
+        ("/var/lib/switchyard/containerd/root", true),
         // Below them is what containers are given.
         ("/etc/web", false),
         ("/home/web/data", false),
         ("/usr/share/web", false),
         ("/var/lib/kubelet/pods/1/volumes/a", false),
-        ("/var/lib/switchyard/volumes/a", false),
-        ("/run/switchyard/swarm/secrets/a", false),
+        ("/var/lib/switchyard-data", false),
         ("/procession", false),
         ("/etcetera", false),
         ("/srv/data", false),
@@ -232,6 +246,23 @@ fn directories_of_the_system_and_of_the_daemon_keep_their_labels() {
         }
         let kept = plan(&labelled_case(), &[of_host(path, Relabel::Keep)]).unwrap();
         assert!(kept.is_empty(), "{path} is only mounted: {kept:?}");
+    }
+}
+
+#[test]
+fn files_that_the_daemon_wrote_for_the_task_get_its_label() {
+    for (path, is_labelled) in [
+        ("/run/switchyard/swarm/task/0", true),
+        ("/run/switchyard/swarm/task", true),
+        // All tasks have files in it.
+        ("/run/switchyard/swarm", false),
+        ("/run/switchyard/swarming/task", false),
+        ("/run/switchyard/cri.sock", false),
+        ("/var/lib/switchyard/swarm/node.json", false),
+    ] {
+        let mounts = [of_host(path, Relabel::Private)];
+        let made = plan_given(&labelled_case(), &mounts, Some("/run/switchyard/swarm"));
+        assert_eq!(made.is_ok(), is_labelled, "{path}: {made:?}");
     }
 }
 
