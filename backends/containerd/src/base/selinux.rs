@@ -1,5 +1,6 @@
 //! Gives files SELinux labels.
 
+use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -20,7 +21,10 @@ pub(crate) fn set_label(path: &Path, label: &str) -> Result<()> {
         XattrFlags::empty(),
     ) {
         Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
-        Err(errno) => Err(io_error("set the SELinux label of", path, errno.into())),
+        Err(errno) => Err(match refusal(errno) {
+            Some(why) => refused(path, label, why).with_source(io::Error::from(errno)),
+            None => io_error("set the SELinux label of", path, errno.into()),
+        }),
     }
 }
 
@@ -44,23 +48,36 @@ fn not_labelled(path: &Path, label: &str, error: TreeError) -> Error {
         | TreeError::Changing
         | TreeError::TooLarge { .. } => None,
     };
-    let why = match errno {
-        Some(Errno::ROFS) => {
-            "its file system is read-only: label it where it is written, or mount it without relabelling"
-        }
-        Some(Errno::INVAL) => {
-            "the SELinux policy of this node has no such label: install container-selinux, or a policy with these types"
-        }
-        Some(Errno::ACCESS | Errno::PERM) => {
-            "the SELinux policy does not allow it to the daemon: `ausearch -m avc` shows the denial"
-        }
-        _ => return tree_error("relabel", path, error),
-    };
-    let what = format!(
-        "{} cannot get the SELinux label {label}: {why}",
-        path.display()
-    );
-    Error::failed_precondition(what).with_source(error)
+    match errno.and_then(refusal) {
+        Some(why) => refused(path, label, why).with_source(error),
+        None => tree_error("relabel", path, error),
+    }
+}
+
+/// What to do about a label that the node refuses; `None` for a fault of the disk or the daemon.
+fn refusal(errno: Errno) -> Option<&'static str> {
+    match errno {
+        Errno::ROFS => Some(
+            "its file system is read-only: label it where it is written, or mount it without relabelling",
+        ),
+        Errno::INVAL => Some(
+            "the SELinux policy of this node has no such label: install container-selinux, or a policy with these types",
+        ),
+        Errno::ACCESS => Some(
+            "the SELinux policy does not allow it to the daemon: `ausearch -m avc` shows the denial",
+        ),
+        Errno::PERM => Some(
+            "a file may not be changed: `lsattr` shows whether it is immutable or append-only (chattr -i, -a)",
+        ),
+        _ => None,
+    }
+}
+
+fn refused(path: &Path, label: &str, why: &str) -> Error {
+    let path = path.display();
+    Error::failed_precondition(format!(
+        "{path} cannot get the SELinux label {label}: {why}"
+    ))
 }
 
 #[cfg(test)]
@@ -102,7 +119,7 @@ mod tests {
             (
                 of(Errno::PERM),
                 ErrorKind::FailedPrecondition,
-                "/srv/a cannot get the SELinux label u:r:t:s0: the SELinux policy does not allow it",
+                "/srv/a cannot get the SELinux label u:r:t:s0: a file may not be changed",
             ),
             (
                 of(Errno::NOSPC),
