@@ -1,5 +1,7 @@
 //! AppArmor profile and SELinux labels.
 
+use std::collections::BTreeSet;
+
 use switchyard_core::spec::{AppArmorProfile, Security, SelinuxLabel};
 use switchyard_core::{Error, Result};
 
@@ -44,12 +46,15 @@ pub fn apparmor(security: &Security, host: &Host) -> Result<Option<String>> {
     }
 }
 
+/// Number of categories that policies have.
+const CATEGORIES: u32 = 1024;
+
 /// The SELinux labels of a process and of its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Labels {
     /// Label of the process.
     pub process: String,
-    /// Label of its files and mounts.
+    /// Label of its files and mounts, with the categories as the kernel returns them: what has the label is known by its text.
     pub mount: String,
     /// Label of files that tasks of all sandboxes may use: it has no categories.
     pub shared: String,
@@ -99,7 +104,7 @@ pub fn selinux(
     Ok(Some(Labels {
         process: filled(process, [user, role, own_type, level]),
         // Files get only the user and the level: role and type are those of processes.
-        mount: filled(file, [user, "", "", level]),
+        mount: filled(file, [user, "", "", &as_stored(level)]),
         shared: filled(file, [user, "", "", ""]),
     }))
 }
@@ -114,6 +119,48 @@ fn filled(default: &str, parts: [&str; 4]) -> String {
     });
     let label: Vec<&str> = label.into_iter().filter(|part| !part.is_empty()).collect();
     label.join(":")
+}
+
+/// A level in the notation in which the kernel returns it, with categories in order; unchanged if they have other names.
+fn as_stored(level: &str) -> String {
+    let ends: Option<Vec<String>> = level.splitn(2, '-').map(end_as_stored).collect();
+    match ends.as_deref() {
+        Some([low, high]) if low != high => format!("{low}-{high}"),
+        Some([one, ..]) => one.clone(),
+        Some([]) | None => level.to_owned(),
+    }
+}
+
+/// One end of a range of levels. Three categories in a row, or more, are a range.
+fn end_as_stored(level: &str) -> Option<String> {
+    let Some((sensitivity, listed)) = level.split_once(':') else {
+        return Some(level.to_owned());
+    };
+    let mut all = BTreeSet::new();
+    for part in listed.split(',') {
+        let (first, last) = part.split_once('.').unwrap_or((part, part));
+        all.extend(category(first)?..=category(last)?);
+    }
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for number in all {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => runs.push((number, number)),
+        }
+    }
+    let run = |(first, last): (u32, u32)| match last - first {
+        0 => format!("c{first}"),
+        1 => format!("c{first},c{last}"),
+        _ => format!("c{first}.c{last}"),
+    };
+    let runs: Vec<String> = runs.into_iter().map(run).collect();
+    (!runs.is_empty()).then(|| format!("{sensitivity}:{}", runs.join(",")))
+}
+
+fn category(name: &str) -> Option<u32> {
+    let number = name.strip_prefix('c')?.parse().ok()?;
+    // Policies have no other names, as `c01`.
+    (number < CATEGORIES && name == format!("c{number}")).then_some(number)
 }
 
 #[cfg(test)]
@@ -193,6 +240,44 @@ mod tests {
                 .unwrap()
                 .unwrap();
             assert_eq!(labels.process, process, "{task:?} {privileged}");
+        }
+    }
+
+    /// Otherwise the files of a level such as `OpenShift` gives, `s0:c26,c5`, would be labelled at each start anew.
+    #[test]
+    fn files_have_the_level_as_the_kernel_returns_it() {
+        let host = Host {
+            selinux: Some(SelinuxDefaults::default()),
+            ..bare_host()
+        };
+        for (asked, stored) in [
+            ("s0", "s0"),
+            ("s0:c5,c26", "s0:c5,c26"),
+            ("s0:c26,c5", "s0:c5,c26"),
+            ("s0:c7,c7", "s0:c7"),
+            ("s0:c1.c2", "s0:c1,c2"),
+            ("s0:c3,c1,c2", "s0:c1.c3"),
+            ("s0:c9,c1.c3,c4", "s0:c1.c4,c9"),
+            ("s0:c0.c1023", "s0:c0.c1023"),
+            ("s0-s0:c9,c3", "s0-s0:c3,c9"),
+            ("s0:c2,c1-s0:c1,c2", "s0:c1,c2"),
+            ("s0:c2,c1-s15:c4,c3", "s0:c1,c2-s15:c3,c4"),
+            // What the kernel refuses, or another policy knows.
+            ("s0:c9.c1", "s0:c9.c1"),
+            ("s0:c2000,c1", "s0:c2000,c1"),
+            ("s0:c09,c1", "s0:c09,c1"),
+            ("s0:secret,c1", "s0:secret,c1"),
+        ] {
+            let label = SelinuxLabel {
+                level: asked.to_owned(),
+                ..Default::default()
+            };
+            let labels = selinux(&security(Some(label)), None, &host);
+            let labels = labels.unwrap().unwrap();
+            let file = format!("system_u:object_r:container_file_t:{stored}");
+            assert_eq!(labels.mount, file, "{asked}");
+            let process = format!("system_u:system_r:container_t:{asked}");
+            assert_eq!(labels.process, process);
         }
     }
 
