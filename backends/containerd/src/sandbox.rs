@@ -134,8 +134,9 @@ impl Sandboxes {
         let mut entry = SandboxEntry::new(record, self.context.layout.sandbox(id));
         // Refuses an invalid cgroup parent before anything is created.
         entry.cgroup_location(&self.context, &id.to_string())?;
-        entry.record.groups = self.claim_groups(id, &entry).await?;
         entry.record.selinux = self.claim_label(id, spec)?;
+        let groups = self.claim_groups(id, &entry).await;
+        entry.record.groups = groups.inspect_err(|_| self.levels.release(id))?;
         match self.make_sandbox(id, spec, want, &mut entry).await {
             Ok(()) => {
                 let details = entry.details();
