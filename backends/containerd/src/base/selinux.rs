@@ -67,7 +67,7 @@ fn refusal(errno: Errno) -> Option<&'static str> {
             "the SELinux policy does not allow it to the daemon: `ausearch -m avc` shows the denial",
         ),
         Errno::PERM => Some(
-            "a file may not be changed: `lsattr` shows whether it is immutable or append-only (chattr -i, -a)",
+            "its file system does not allow it: `lsattr` shows files that are immutable or append-only",
         ),
         _ => None,
     }
@@ -119,7 +119,7 @@ mod tests {
             (
                 of(Errno::PERM),
                 ErrorKind::FailedPrecondition,
-                "/srv/a cannot get the SELinux label u:r:t:s0: a file may not be changed",
+                "/srv/a cannot get the SELinux label u:r:t:s0: its file system does not allow it",
             ),
             (
                 of(Errno::NOSPC),
