@@ -2,15 +2,17 @@
 //! files, and what is denied is in the audit log. The policy is Debian's, with the types of containers of `selinux.cil`.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::json;
 use switchyard_proto::cri::v1 as cri;
-use switchyard_tests::cri::{context, security};
+use switchyard_tests::cri::{context, namespaces, security};
 use switchyard_tests::host::eventually;
 use switchyard_tests::nomad::{Agent, TaskSetup};
 
+use crate::daemon::kill_main;
 use crate::node::{GuestFact, GuestNode, LIMIT, cgroup_file, property, run};
 use crate::nomad::{agent_paths, task};
 use crate::units::doctor_finds;
@@ -23,6 +25,10 @@ pub(crate) const FACTS: &[GuestFact] = &[
     (
         "pods_are_confined_and_cannot_use_each_others_files",
         pods_are_confined_and_apart,
+    ),
+    (
+        "relabelling_has_bounds_and_levels_outlive_the_daemon",
+        relabelling_has_bounds,
     ),
     (
         "levels_and_privileges_that_are_asked_for_are_given",
@@ -269,6 +275,64 @@ fn pods_are_confined_and_apart(node: &GuestNode) {
     });
 }
 
+fn relabelling_has_bounds(node: &GuestNode) {
+    let sources = Sources::new(&["tree"]);
+    let link = sources.path("tree/link");
+    symlink("/etc/shadow", &link).expect("it can be made");
+    let relabelled = |path: &str, at: &str| cri::Mount {
+        selinux_relabel: true,
+        ..mount(path, at)
+    };
+    let kept = [
+        "/etc",
+        "/etc/shadow",
+        "/run/switchyard/cri.sock",
+        "/run/switchyard/containerd",
+    ];
+    let before = kept.map(label_of);
+    let mut config = node.pod_config("selinux-bounds");
+    // Its first process is the daemon's own pause program.
+    namespaces(&mut config).set_pid(cri::NamespaceMode::Pod);
+    let pod = node.pod_from(config, "");
+    let start = |name: &str| {
+        pod.start_shell_with(name, IDLE, |config| {
+            config.mounts = vec![
+                sources.mount("tree", "/own", true),
+                // As a kubelet mounts the termination log.
+                relabelled(&sources.path("tree/file"), "/dev/termination-log"),
+            ];
+        })
+    };
+    let first = start("first");
+    let label = label_of_container(node, &first);
+    let level_of_pod = level(&label, "system_u:system_r:container_t");
+    assert_pair(level_of_pod);
+    assert_eq!(node.cri.sh(&first, "cat /dev/termination-log"), "tree");
+    // The link itself belongs to the pod, and what it names does not.
+    let own = format!("system_u:object_r:container_file_t:{level_of_pod}");
+    assert_eq!(label_of(&link), own);
+    for path in [
+        "/etc",
+        "/run/switchyard/cri.sock",
+        "/run/switchyard/containerd",
+    ] {
+        let mut config = node.container("refused", IDLE);
+        config.mounts = vec![relabelled(path, "/host")];
+        let created = node.cri.create(&pod.id, &config, &pod.config);
+        let refused = created.expect_err("it would be opened to containers");
+        let words = format!("{path} cannot be relabelled");
+        assert!(refused.message().contains(&words), "{refused}");
+    }
+    assert_eq!(kept.map(label_of), before);
+
+    kill_main("switchyard");
+    node.wait_ready();
+    assert_eq!(label_of_container(node, &start("second")), label);
+    let other = node.pod("selinux-other");
+    let other = label_of_container(node, &other.start_shell("main", IDLE));
+    assert_ne!(other, label);
+}
+
 fn levels_and_privileges(node: &GuestNode) {
     let sources = Sources::new(&["plain"]);
     let with_level = |level: &str| {
@@ -278,9 +342,23 @@ fn levels_and_privileges(node: &GuestNode) {
         })
     };
     let mut config = node.pod_config("selinux-level");
-    security(&mut config).selinux_options = with_level("s0:c700,c701");
+    // In another order than the kernel's.
+    security(&mut config).selinux_options = with_level("s0:c701,c700");
     let pod = node.pod_from(config, "");
-    let of_pod = pod.start_shell("main", IDLE);
+    let with_volume = |name: &str| {
+        pod.start_shell_with(name, IDLE, |config| {
+            config.mounts = vec![sources.mount("plain", "/own", true)];
+        })
+    };
+    let of_pod = with_volume("main");
+    // What has its label is not written to, so it was changed at the same moment still.
+    let file = sources.path("plain/file");
+    let changed = || run(&["stat", "--format", "%C %z", &file]);
+    let once = changed();
+    let own = "system_u:object_r:container_file_t:s0:c700,c701 ";
+    assert!(once.starts_with(own), "{once}");
+    let _ = with_volume("side");
+    assert_eq!(changed(), once);
     let of_its_own = pod.start_shell_with("own", IDLE, |config| {
         context(config).selinux_options = with_level("s0:c702");
     });
