@@ -62,6 +62,12 @@ const SYSTEM: [&str; 45] = [
 /// File systems of the kernel, below which nothing gets a label either.
 const KERNEL: [&str; 2] = ["/proc", "/sys"];
 
+/// Directories whose files containers may use with the labels that they have, as programs, libraries, time zones and devices.
+const FOR_ALL: [&str; 2] = ["/dev", "/usr"];
+
+/// What of [`FOR_ALL`] is not of the system.
+const NOT_FOR_ALL: &str = "/usr/local";
+
 /// What the labels for a task depend on.
 #[derive(Debug, Clone, Copy)]
 pub struct RelabelInput<'a> {
@@ -92,6 +98,8 @@ pub struct Relabelled {
     pub below: PathBuf,
     /// The label.
     pub label: String,
+    /// Whether the task cannot be created without it. False for what the operator's configuration alone asks for.
+    pub required: bool,
 }
 
 /// Whose the source of a mount is.
@@ -183,15 +191,35 @@ fn of_mount(
             return Ok(None);
         }
     };
-    let label = match (mount.requested.selinux_relabel, maker) {
+    let relabel = mount.requested.selinux_relabel;
+    let label = match (relabel, maker) {
         (Relabel::Keep, Maker::Other) => return Ok(None),
-        (Relabel::Keep, Maker::Gateway) | (Relabel::Shared, _) => &labels.shared,
-        (Relabel::Private, _) => &labels.mount,
+        (Relabel::Keep, Maker::Gateway) | (Relabel::Shared | Relabel::SharedByDefault, _) => {
+            &labels.shared
+        }
+        (Relabel::Private | Relabel::PrivateByDefault, _) => &labels.mount,
     };
+    let required = !matches!(
+        relabel,
+        Relabel::SharedByDefault | Relabel::PrivateByDefault
+    );
     if maker == Maker::Other {
-        check(&mount.source.host_path(), own)?;
+        let path = mount.source.host_path();
+        let checked = check(&path, own);
+        if !required && (checked.is_err() || is_for_all(&path)) {
+            return Ok(None);
+        }
+        checked?;
     }
-    Ok(place(&mount.source, maker).map(|(root, below)| unasked(root, below, label)))
+    Ok(place(&mount.source, maker).map(|(root, below)| Relabelled {
+        required,
+        ..unasked(root, below, label)
+    }))
+}
+
+/// Returns whether containers may use what is at a path although nobody has labelled it.
+fn is_for_all(path: &Path) -> bool {
+    FOR_ALL.iter().any(|dir| path.starts_with(dir)) && !path.starts_with(NOT_FOR_ALL)
 }
 
 /// Refuses a path that never gets another label.
@@ -260,5 +288,6 @@ fn unasked(root: PathBuf, below: PathBuf, label: &str) -> Relabelled {
         root,
         below,
         label: label.to_owned(),
+        required: true,
     }
 }

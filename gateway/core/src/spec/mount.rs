@@ -52,6 +52,11 @@ pub enum Relabel {
     Shared,
     /// One with which only the tasks of this sandbox, or of its group, may use it.
     Private,
+    /// That of [`Relabel::Shared`] by the operator's configuration, not by a request: where it cannot be given, the one that
+    /// the source has.
+    SharedByDefault,
+    /// That of [`Relabel::Private`] in the same way.
+    PrivateByDefault,
 }
 
 /// The source of a mount.

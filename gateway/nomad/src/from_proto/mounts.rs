@@ -130,7 +130,10 @@ fn of_volume(request: &TaskRequest<'_>, volume: &Volume) -> Result<Mount> {
         propagation: *propagation,
         selinux_relabel: match relabel {
             Relabel::Keep => relabel_by_default(request),
-            Relabel::Shared | Relabel::Private => *relabel,
+            Relabel::Shared
+            | Relabel::Private
+            | Relabel::SharedByDefault
+            | Relabel::PrivateByDefault => *relabel,
         },
         ..Mount::new(destination, source)
     })
@@ -255,7 +258,11 @@ fn of_agent(request: &TaskRequest<'_>, field: &str, mount: &nomad::Mount) -> Res
 
 /// The SELinux label that the sources of mounts get by the operator's configuration.
 fn relabel_by_default(request: &TaskRequest<'_>) -> Relabel {
-    relabel(&request.session.config.volumes.selinuxlabel).unwrap_or_default()
+    match request.session.config.volumes.selinuxlabel.as_str() {
+        "z" => Relabel::SharedByDefault,
+        "Z" => Relabel::PrivateByDefault,
+        _ => Relabel::Keep,
+    }
 }
 
 /// A path in the task's directory, or of the host if the operator allows those.

@@ -45,6 +45,7 @@ fn label_one(tree: &Relabelled, cancel: &Cancel) -> Result<()> {
         root,
         below,
         label,
+        required,
     } = tree;
     let path = whole(root, below);
     let labelled = PathHandle::open_beneath(root, below)
@@ -56,10 +57,18 @@ fn label_one(tree: &Relabelled, cancel: &Cancel) -> Result<()> {
             Error::invalid("mounts.selinux_relabel", why).with_source(fault)
         })
         .and_then(|top| label_tree(&top, &path, label, cancel));
-    labelled.map_err(|error| match part {
-        Some(part) => error.about(*part),
-        None => error,
-    })
+    match labelled {
+        // Of a read-only file system, and such: whoever uses it there can do so only with its label.
+        Err(error) if !required && error.kind() == ErrorKind::FailedPrecondition => {
+            tracing::warn!(path = %path.display(), error = error.report(), "a mount keeps its SELinux label: the configuration asks for another, the task does not");
+            Ok(())
+        }
+        Err(error) => Err(match part {
+            Some(part) => error.about(*part),
+            None => error,
+        }),
+        Ok(()) => Ok(()),
+    }
 }
 
 /// The path for messages.
@@ -103,6 +112,7 @@ mod tests {
             root: root.to_owned(),
             below: below.into(),
             label: LABEL.to_owned(),
+            required: true,
         };
         let on_host = |name: &str| {
             let path = top.join(name).display().to_string();

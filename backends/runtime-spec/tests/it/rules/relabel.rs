@@ -160,6 +160,7 @@ fn check(found: &ResolvedMount, expected: Option<(&str, &str, &str)>) {
             root: root.into(),
             below: below.into(),
             label: label.to_owned(),
+            required: true,
         })
         .collect();
     assert_eq!(made, expected, "{found:?}");
@@ -246,6 +247,38 @@ fn directories_of_the_system_and_of_the_daemon_keep_their_labels() {
         }
         let kept = plan(&labelled_case(), &[of_host(path, Relabel::Keep)]).unwrap();
         assert!(kept.is_empty(), "{path} is only mounted: {kept:?}");
+    }
+}
+
+/// Otherwise `volumes.selinuxlabel`, without which no task of Nomad can use its own directories, refuses each one that mounts
+/// /dev, as plugins of CSI do, or gives the node's programs another label.
+#[test]
+fn what_nobody_asks_for_leaves_out_what_cannot_be_labelled() {
+    for (path, is_labelled) in [
+        ("/dev", false),
+        ("/dev/disk", false),
+        ("/", false),
+        ("/etc", false),
+        ("/sys", false),
+        ("/usr/share/zoneinfo/UTC", false),
+        ("/usr/lib64/libcuda.so.1", false),
+        ("/run/switchyard/cri.sock", false),
+        ("/usr/local/share/web", true),
+        ("/usrdata", true),
+        ("/srv/data", true),
+        ("/var/lib/nomad/alloc/a/alloc", true),
+    ] {
+        for (asked, label) in [
+            (Relabel::SharedByDefault, SHARED),
+            (Relabel::PrivateByDefault, PRIVATE),
+        ] {
+            let made = plan(&labelled_case(), &[of_host(path, asked)]);
+            let made = made.expect("what is not asked for refuses nothing");
+            let labels: Vec<_> = made.iter().map(|made| made.label.as_str()).collect();
+            let expected = if is_labelled { vec![label] } else { Vec::new() };
+            assert_eq!(labels, expected, "{path}");
+            assert!(made.iter().all(|made| !made.required), "{path}");
+        }
     }
 }
 

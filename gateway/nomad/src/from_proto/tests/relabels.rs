@@ -5,15 +5,15 @@ use super::*;
 
 #[test]
 fn binds_get_the_label_that_the_job_names_else_that_of_the_operator() {
-    use Relabel::{Keep, Private, Shared};
+    use Relabel::{Keep, Private, PrivateByDefault, Shared, SharedByDefault};
     for (by_operator, volume, expected) in [
         ("", "a:/a", [Keep, Keep]),
         ("", "a:/a:ro,z", [Keep, Shared]),
         ("", "a:/a:Z,rslave", [Keep, Private]),
-        ("z", "a:/a", [Shared, Shared]),
-        ("Z", "a:/a", [Private, Private]),
-        ("z", "a:/a:Z", [Shared, Private]),
-        ("Z", "a:/a:z", [Private, Shared]),
+        ("z", "a:/a", [SharedByDefault, SharedByDefault]),
+        ("Z", "a:/a", [PrivateByDefault, PrivateByDefault]),
+        ("z", "a:/a:Z", [SharedByDefault, Private]),
+        ("Z", "a:/a:z", [PrivateByDefault, Shared]),
     ] {
         let volumes = VolumesConfig {
             enabled: true,
