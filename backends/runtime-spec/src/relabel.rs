@@ -121,10 +121,18 @@ struct OwnDirs<'a> {
 impl OwnDirs<'_> {
     /// Returns whether a path is one of them, contains one or is in one, save for what is made for the task.
     fn keep_label(self, path: &Path) -> bool {
-        let is_given = |given: &Path| path.starts_with(given) && path != given;
-        let mut dirs = self.dirs.iter();
-        dirs.any(|own| own.starts_with(path) || path.starts_with(own))
-            && !self.given.is_some_and(is_given)
+        let is_given = |given: PathBuf| path.starts_with(&given) && path != given;
+        let mut dirs = self.dirs.iter().map(|own| without_link(own));
+        dirs.any(|own| own.starts_with(path) || path.starts_with(&own))
+            && !self.given.map(without_link).is_some_and(is_given)
+    }
+}
+
+/// A directory of the configuration as sources of mounts have it, whose links are resolved: `/var/run` is one to `/run`.
+fn without_link(dir: &Path) -> PathBuf {
+    match dir.strip_prefix("/var/run") {
+        Ok(rest) => Path::new("/run").join(rest),
+        Err(_) => dir.to_owned(),
     }
 }
 

@@ -89,6 +89,7 @@ pub fn swarm(
         },
         settings: TaskExecutorSettings {
             log_dir: config.paths.state.join("swarm-logs"),
+            // The backend's layout has it too: of the daemon's own files, SELinux labels these for containers.
             files_dir: config.paths.run.join("swarm"),
             port_range: first..=last,
             pull_timeout: PULL_LIMIT,

@@ -43,6 +43,7 @@ fn plan_given(
         own_dirs: &[
             Path::new("/var/lib/switchyard"),
             Path::new("/run/switchyard"),
+            Path::new("/var/run/by-its-link"),
         ],
         given_dir: given_dir.map(Path::new),
     })
@@ -221,6 +222,7 @@ fn directories_of_the_system_and_of_the_daemon_keep_their_labels() {
         ("/var/lib/switchyard", true),
         ("/run/switchyard", true),
         ("/run/switchyard/cri.sock", true),
+        ("/run/by-its-link/cri.sock", true),
         ("/run/switchyard/containerd", true),
         ("/run/switchyard/swarm/task/0", true),
         ("/var/lib/switchyard/volumes/nomad/a", true),
