@@ -17,7 +17,7 @@ use switchyard_core::spec::{
 use switchyard_core::trace::{Span, traced};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_linux::process::ProcessId;
-use switchyard_namespaces::Ns;
+use switchyard_namespaces::{self as namespaces, Ns};
 
 use crate::base::error::{from_cni, from_namespaces};
 use crate::base::fs::blocking;
@@ -226,10 +226,15 @@ impl Network {
         // An ADD of a predecessor that still runs could attach the sandbox after the DEL.
         self.wait_predecessor_plugins(id).await?;
         let netns = dirs.pins.join(Ns::Net.file_name());
-        let there = switchyard_namespaces::is_namespace_file(&netns).map_err(from_namespaces)?;
+        let there = namespaces::is_namespace_file(&netns).map_err(from_namespaces)?;
         // CNI allows a DEL without a namespace, which still frees addresses and rules of the host.
         let netns = there.then_some(netns);
         let journal = dirs.cni_journal();
+        if let Some(netns) = &netns
+            && let Err(error) = restore_removed_ipv6(&journal, netns).await
+        {
+            tracing::debug!(sandbox = %id, error = error.report(), "IPv6 that a sandbox has disabled cannot be enabled for the plugins");
+        }
         let deleted = async {
             cni::del_saved(&journal, &self.plugins, netns.as_deref())
                 .await
@@ -240,6 +245,42 @@ impl Network {
         // Last: the bridge is deleted with its last holder, and DEL still works on it.
         self.cluster_bridges.release(id).await
     }
+}
+
+/// Gives the interface of a sandbox the IPv6 addresses again that the kernel removed when a kernel parameter of the sandbox
+/// disabled IPv6: the plugin bridge finds the rules that it has to delete by the addresses that it sees. Cancel-safe.
+async fn restore_removed_ipv6(journal: &Path, netns: &Path) -> Result<()> {
+    let path = journal.to_owned();
+    let given = blocking(move || {
+        let saved = cni::Saved::read(&path).map_err(from_cni)?;
+        let result = saved.map_or(Ok(None), |saved| saved.result(&path));
+        Ok(result.map_err(from_cni)?.map_or_else(Vec::new, |result| {
+            let ips = result.ips.iter();
+            let nets = ips.map(|ip| (ip.address.ip, ip.address.prefix));
+            nets.filter_map(|(ip, prefix)| match ip {
+                IpAddr::V6(ip) => Some((ip, prefix)),
+                IpAddr::V4(_) => None,
+            })
+            .collect()
+        }))
+    })
+    .await?;
+    if given.is_empty() {
+        return Ok(());
+    }
+    let there = namespaces::tasks::addresses(netns.to_owned())
+        .await
+        .map_err(from_namespaces)?;
+    let removed: Vec<_> = given
+        .into_iter()
+        .filter(|(ip, _)| !there.contains(&IpAddr::V6(*ip)))
+        .collect();
+    if removed.is_empty() {
+        return Ok(());
+    }
+    namespaces::tasks::restore_ipv6(netns.to_owned(), INTERFACE, removed)
+        .await
+        .map_err(from_namespaces)
 }
 
 /// The error for a restarted sandbox whose previous addresses are not available.

@@ -1,12 +1,15 @@
 //! The addresses of a network namespace.
 
-use std::net::IpAddr;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 
 use crate::error::Error;
+use crate::link::add_ipv6;
+use crate::sysctl::set_in_netns;
 use crate::within::run_in_netns;
 
 /// The addresses at which a network namespace can be reached: those of its interfaces that are up, except for
@@ -24,6 +27,21 @@ pub fn addresses(netns: &Path) -> Result<Vec<IpAddr>, Error> {
     found.sort_by_key(IpAddr::is_ipv6);
     found.dedup();
     Ok(found)
+}
+
+/// Enables IPv6 on a device of a network namespace, and gives it these addresses, with the lengths of their prefixes, if it
+/// lacks them: the kernel removed them when IPv6 was disabled. Idempotent. Blocks.
+///
+/// # Errors
+/// Those of [`set_in_netns`] and [`run_in_netns`]; [`Error::Namespace`] if an address is refused.
+pub fn restore_ipv6(netns: &Path, device: &str, addresses: &[(Ipv6Addr, u8)]) -> Result<(), Error> {
+    let enabled = format!("net.ipv6.conf.{device}.disable_ipv6");
+    set_in_netns(netns, &BTreeMap::from([(enabled, "0".to_owned())]))?;
+    run_in_netns(netns, || {
+        addresses
+            .iter()
+            .try_for_each(|(address, prefix)| add_ipv6(device, *address, *prefix))
+    })?
 }
 
 /// Returns whether the loopback device of a network namespace has `::1`: not where the kernel has no IPv6, or where it is

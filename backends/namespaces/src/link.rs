@@ -1,6 +1,7 @@
 //! Changes network devices, with one rtnetlink message each: brings the loopback device of a new network
-//! namespace up, and deletes devices.
+//! namespace up, adds addresses, and deletes devices.
 
+use std::net::Ipv6Addr;
 use std::os::fd::AsRawFd;
 
 use nix::errno::Errno;
@@ -18,6 +19,11 @@ use crate::error::Error;
 const LOOPBACK_INDEX: i32 = 1;
 /// Length of a request: a netlink header and an `ifinfomsg`, 16 bytes each (rtnetlink(7)).
 const REQUEST_LEN: u32 = 32;
+/// Length of a request about an IPv6 address: a netlink header, an `ifaddrmsg` of 8 bytes, and the address twice, each after a
+/// header of 4 bytes.
+const ADDRESS_REQUEST_LEN: u32 = 16 + 8 + 2 * 20;
+/// Length of an attribute with an IPv6 address.
+const ATTRIBUTE_LEN: u16 = 4 + 16;
 /// Time for the answer. The kernel answers within `sendto`, so this is only a guard against a hang.
 const ANSWER_SECONDS: i64 = 5;
 
@@ -51,6 +57,38 @@ pub fn delete_device(name: &str) -> Result<(), Error> {
         Ok(()) | Err(Errno::ENODEV) => Ok(()),
         Err(errno) => Err(Error::namespace("delete a network device")(errno)),
     }
+}
+
+/// Gives a device of the calling thread's network namespace an IPv6 address, which can be used at once: nobody is asked
+/// whether it has it. Idempotent.
+pub(crate) fn add_ipv6(device: &str, address: Ipv6Addr, prefix: u8) -> Result<(), Error> {
+    let add = || call(&address_request(if_nametoindex(device)?, address, prefix)?);
+    add().map_err(Error::namespace("add an IPv6 address"))
+}
+
+/// A message that adds an address to the device with this index, and asks for an acknowledgement.
+fn address_request(index: u32, address: Ipv6Addr, prefix: u8) -> nix::Result<Vec<u8>> {
+    let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK | libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
+    let flags = u16::try_from(flags).map_err(|_| Errno::EINVAL)?;
+    let family = u8::try_from(libc::AF_INET6).map_err(|_| Errno::EINVAL)?;
+    let no_detection = u8::try_from(libc::IFA_F_NODAD).map_err(|_| Errno::EINVAL)?;
+    let mut message = Vec::with_capacity(64);
+    // struct nlmsghdr: length, type, flags, sequence, port.
+    message.extend(ADDRESS_REQUEST_LEN.to_ne_bytes());
+    message.extend(libc::RTM_NEWADDR.to_ne_bytes());
+    message.extend(flags.to_ne_bytes());
+    message.extend(1_u32.to_ne_bytes());
+    message.extend(0_u32.to_ne_bytes());
+    // struct ifaddrmsg: family, length of the prefix, flags, scope (global), index of the device.
+    message.extend([family, prefix, no_detection, 0]);
+    message.extend(index.to_ne_bytes());
+    for kind in [libc::IFA_LOCAL, libc::IFA_ADDRESS] {
+        // struct rtattr: length, type.
+        message.extend(ATTRIBUTE_LEN.to_ne_bytes());
+        message.extend(kind.to_ne_bytes());
+        message.extend(address.octets());
+    }
+    Ok(message)
 }
 
 fn call(request: &[u8]) -> nix::Result<()> {
@@ -120,6 +158,31 @@ mod tests {
     fn netlink_request_length_is_consistent() {
         let message = request(libc::RTM_DELLINK, 7, 0).unwrap();
         assert_eq!(message.len(), usize::try_from(REQUEST_LEN).unwrap());
+        let message = address_request(7, Ipv6Addr::LOCALHOST, 128).unwrap();
+        assert_eq!(message.len(), usize::try_from(ADDRESS_REQUEST_LEN).unwrap());
+    }
+
+    #[test]
+    fn address_that_the_kernel_removed_is_added_again() {
+        let work = || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            let ip = |words: &[&str]| {
+                let output = std::process::Command::new("ip").args(words).output();
+                String::from_utf8(output.unwrap().stdout).unwrap()
+            };
+            ip(&["link", "add", "one", "type", "veth", "peer", "two"]);
+            let address: Ipv6Addr = "fd00:1::2".parse().unwrap();
+            for _ in 0..2 {
+                add_ipv6("one", address, 64).unwrap();
+                let listed = ip(&["-6", "-oneline", "address", "show", "dev", "one"]);
+                assert!(
+                    listed.contains("inet6 fd00:1::2/64 scope global") && listed.contains("nodad"),
+                    "{listed}"
+                );
+            }
+            add_ipv6("missing", address, 64).unwrap_err();
+        };
+        std::thread::spawn(work).join().unwrap();
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! which is idempotent.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 
 use switchyard_linux::blocking;
@@ -53,6 +53,21 @@ pub async fn unmount_shm(dir: PathBuf) -> Result<(), Error> {
 /// Those of [`crate::addresses`].
 pub async fn addresses(netns: PathBuf) -> Result<Vec<IpAddr>, Error> {
     blocking("read addresses", move || crate::addresses(&netns)).await
+}
+
+/// [`crate::restore_ipv6`]. Idempotent.
+///
+/// # Errors
+/// Those of [`crate::restore_ipv6`].
+pub async fn restore_ipv6(
+    netns: PathBuf,
+    device: &'static str,
+    addresses: Vec<(Ipv6Addr, u8)>,
+) -> Result<(), Error> {
+    blocking("restore IPv6 addresses", move || {
+        crate::restore_ipv6(&netns, device, &addresses)
+    })
+    .await
 }
 
 /// [`crate::set_in_netns`]. Idempotent.
