@@ -18,7 +18,7 @@ pub(in super::super) const NO_FORWARDING: FindingCode = FindingCode::warning(
     "SY103",
     "the node does not forward packets",
     "Containers with a network of their own reach nothing beyond the node. The CNI plugin bridge turns forwarding on when it connects the first container; other plugins expect it to be on, and kubeadm refuses a node without it.",
-    "Set the sysctl in a file below /etc/sysctl.d, and run `sysctl --system`.",
+    "Set the sysctl in a file below /etc/sysctl.d, and run `sysctl --system`, or with OpenRC `rc-service sysctl restart`.",
 );
 pub(in super::super) const BRIDGE_BYPASSES_RULES: FindingCode = FindingCode::warning(
     "SY104",

@@ -36,7 +36,7 @@ pub(in super::super) const CRICTL: FindingCode = FindingCode::note(
     "SY406",
     "crictl uses another socket",
     "`crictl ps` shows the containers of another runtime, or fails.",
-    "Set runtime-endpoint in /etc/crictl.yaml, as deploy/crictl.yaml does.",
+    "Set runtime-endpoint in /etc/crictl.yaml to the socket of the daemon, by default unix:///run/switchyard/cri.sock.",
 );
 pub(in super::super) const SWAP: FindingCode = FindingCode::warning(
     "SY407",
@@ -54,7 +54,7 @@ pub(in super::super) const NO_PLUGIN_BLOCK: FindingCode = FindingCode::warning(
     "SY501",
     "the Nomad agent has no plugin block for Switchyard",
     "Agents from 1.10 start only plugins with a block: jobs with driver = \"switchyard\" are not placed on this node.",
-    "Install deploy/nomad/agent.hcl as /etc/nomad.d/switchyard.hcl, and restart the agent.",
+    "Add plugin \"switchyard\" {} to the agent's configuration, and restart the agent. nomad/agent.hcl of the examples (/usr/share/doc/switchyard/examples, /usr/local/share/doc/switchyard/examples after the tarball) is a whole file for its directory.",
 );
 pub(in super::super) const NO_LAUNCHER: FindingCode = FindingCode::error(
     "SY502",

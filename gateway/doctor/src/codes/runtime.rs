@@ -72,19 +72,19 @@ pub(in super::super) const NO_CNI_PLUGIN: FindingCode = FindingCode::error(
     "SY303",
     "a plugin of the CNI configuration is missing",
     "Pods with a network of their own cannot be created.",
-    "Install the plugin into one of network.bin_dirs: the package containernetworking-plugins or cni-plugins has the standard ones, and a network add-on installs its own.",
+    "Install the plugin into one of network.bin_dirs: the package containernetworking-plugins or cni-plugins has the standard ones, and so has a release of github.com/containernetworking/plugins where there is no package; a network add-on installs its own.",
 );
 pub(in super::super) const NO_BRIDGE_PLUGIN: FindingCode = FindingCode::error(
     "SY304",
     "a plugin of the gateway's bridge network is missing",
     "Nomad's tasks without a network mode cannot be created.",
-    "Install the package containernetworking-plugins or cni-plugins, or add the directory of the plugins to network.bin_dirs.",
+    "Install the package containernetworking-plugins or cni-plugins; where there is none, as on Flatcar, unpack a release of github.com/containernetworking/plugins into /opt/cni/bin. If they are elsewhere, add their directory to network.bin_dirs.",
 );
 pub(in super::super) const NO_IPTABLES: FindingCode = FindingCode::error(
     "SY305",
     "iptables or ip6tables is missing",
     "The CNI plugins portmap and firewall need them, also without IPv6: tasks on the bridge network cannot be created, and no host port can be published.",
-    "Install the package iptables or iptables-nft. Plugins that use nftables by themselves are not enough for the gateway's own networks.",
+    "Install the package iptables or iptables-nft, and ip6tables where that is a package of its own (Alpine). Plugins that use nftables by themselves are not enough for the gateway's own networks.",
 );
 pub(in super::super) const SUBNET_ROUTED: FindingCode = FindingCode::error(
     "SY306",
