@@ -367,7 +367,8 @@ fn follower_continues_with_the_next_daemon() {
     }
     let seen = seen.lock();
     assert!(
-        after && seen.contains("waiting for the daemon") && seen.contains("was restarted"),
+        // It waits only if the next daemon does not serve yet when it asks again.
+        after && seen.contains("was restarted"),
         "{seen}"
     );
 }

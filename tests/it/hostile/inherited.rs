@@ -53,7 +53,7 @@ fn whoever_starts_the_daemon_passes_neither_umask_nor_signals_on() {
         ("daemon", false, daemon),
         ("logkeeper", false, managed("logkeeper")),
         ("containerd", true, managed("containerd")),
-        ("shim", true, node.shim(&id)),
+        ("shim", true, node.shim(shared.id())),
         ("container", false, Pid::from_raw(pid(&node, &id))),
     ] {
         assert_clean(name, is_go, process);
