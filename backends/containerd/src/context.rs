@@ -145,6 +145,13 @@ impl Context {
         .to_string()
     }
 
+    /// The SELinux label of containerd's snapshots, if this daemon sets one: an external containerd has its own.
+    pub(crate) fn snapshots_label(&self) -> Option<&str> {
+        let is_managed = self.settings().containerd.mode == ContainerdMode::Managed;
+        let labels = self.host.selinux.as_ref().filter(|_| is_managed);
+        labels.map(|labels| labels.file.as_str())
+    }
+
     /// The directory in which a runtime keeps its state; empty for the runtime's default.
     fn runtime_root(&self) -> String {
         let settings = self.settings();

@@ -10,6 +10,8 @@ use parking_lot::Mutex;
 use switchyard_core::Result;
 use switchyard_linux::beginning;
 
+use crate::base::fs::blocking;
+use crate::base::selinux::set_label;
 use crate::client::{Client, QUICK, call};
 
 mod overlay_trial;
@@ -77,9 +79,10 @@ impl ContainerdFeatures {
         self.features.lock().sandboxes = false;
     }
 
-    /// Queries containerd. If that fails, the known features stay.
-    pub(crate) async fn refresh(&self, client: &Client) {
-        if let Err(error) = self.query(client).await {
+    /// Queries containerd. If that fails, the known features stay. `label` is the SELinux label of its snapshots, if they are to
+    /// have one.
+    pub(crate) async fn refresh(&self, client: &Client, label: Option<&str>) {
+        if let Err(error) = self.query(client, label).await {
             tracing::warn!(
                 error = error.report(),
                 "the features of containerd cannot be queried"
@@ -87,7 +90,7 @@ impl ContainerdFeatures {
         }
     }
 
-    async fn query(&self, client: &Client) -> Result<()> {
+    async fn query(&self, client: &Client, label: Option<&str>) -> Result<()> {
         let request = api::PluginsRequest {
             filters: Vec::new(),
         };
@@ -98,6 +101,9 @@ impl ContainerdFeatures {
         )
         .await?
         .plugins;
+        if let Some(label) = label {
+            label_snapshots(&plugins, label).await;
+        }
         let mut known = FeatureSet::of(&plugins, client.namespace());
         if let Some(root) = overlay_root(&plugins) {
             known.overlay_fault = match overlay_fault(&root, client.instance()).await {
@@ -119,6 +125,32 @@ impl ContainerdFeatures {
         tracing::debug!(?known, "the features of containerd are known");
         *self.features.lock() = known;
         Ok(())
+    }
+}
+
+/// Gives the directories of snapshots a label, which what containerd makes in them then gets by itself: the kernel asks for the
+/// right to map a file of an image by the label in its snapshot, not by that of the mount. A failure is logged.
+async fn label_snapshots(plugins: &[api::Plugin], label: &str) {
+    let roots = plugins
+        .iter()
+        .filter(|plugin| plugin.r#type == SNAPSHOTTER && plugin.init_err.is_none())
+        .filter_map(|plugin| plugin.exports.get("root"));
+    for root in roots {
+        let dir = PathBuf::from(root).join("snapshots");
+        let label = label.to_owned();
+        let labelled = blocking(move || {
+            if dir.is_dir() {
+                set_label(&dir, &label)
+            } else {
+                Ok(())
+            }
+        });
+        if let Err(error) = labelled.await {
+            tracing::warn!(
+                error = error.report(),
+                "confined containers may not run programs of their images"
+            );
+        }
     }
 }
 

@@ -37,7 +37,8 @@ impl Node {
             tokio::select! {
                 () = returned => {
                     self.layer_usage.forget_roots();
-                    self.features.refresh(&self.client).await;
+                    let label = self.context.snapshots_label();
+                    self.features.refresh(&self.client, label).await;
                     self.probes.probe_all(&binaries, state, run).await;
                     self.log_advisories(&mut logged);
                 }

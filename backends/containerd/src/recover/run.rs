@@ -43,7 +43,8 @@ impl Recovery {
         self.network.find_predecessor_plugins().await?;
         let bridge_holders = self.network.cluster_bridges.load().await?;
         phases.done("plugins");
-        self.features.refresh(&self.client).await;
+        let label = self.context.snapshots_label();
+        self.features.refresh(&self.client, label).await;
         phases.done("abilities");
         let Inventory {
             sandboxes,
