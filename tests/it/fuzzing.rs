@@ -56,6 +56,7 @@ targets! {
     message_shapes: switchyard_proto::fuzzing::message_shapes, 4_000;
     mountinfo: switchyard_linux::mounts::check, 4_000;
     nomad_configs: switchyard_nomad::fuzzing::configs, 4_000;
+    rtnetlink: switchyard_network::fuzzing::rtnetlink, 4_000;
     seccomp: switchyard_runtime_spec::fuzzing::seccomp, 4_000;
     spdy_frames: switchyard_streaming::fuzzing::frames, 4_000;
     streaming_session: switchyard_streaming::fuzzing::session, 1_000;

@@ -3,7 +3,7 @@
 use super::metadata;
 
 /// Our crates and what each may use of ours, dev-dependencies aside. `*` is everything.
-const LAYERS: [(&str, &[&str]); 42] = [
+const LAYERS: [(&str, &[&str]); 43] = [
     ("switchyard", &["*"]),
     // It is below every gRPC server: every crate that listens may use it.
     ("switchyard-authority", &[]),
@@ -152,6 +152,15 @@ const LAYERS: [(&str, &[&str]); 42] = [
             "switchyard-linux",
             "switchyard-node-files",
             "switchyard-crash-points",
+        ],
+    ),
+    // What it makes is the kernel's, and the files that it shares with a plugin: it knows no objects of the gateway.
+    (
+        "switchyard-network",
+        &[
+            "switchyard-core",
+            "switchyard-linux",
+            "switchyard-node-files",
         ],
     ),
     // Its launcher is a client of the daemon's socket.

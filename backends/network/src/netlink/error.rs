@@ -1,0 +1,133 @@
+//! Why something could not be done by netlink.
+
+use std::io;
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+use thiserror::Error;
+
+/// Failure of a call of [`crate::netlink`].
+#[derive(Debug, Error)]
+pub enum NetlinkError {
+    /// The kernel has refused a request. Requests before and after it in the same batch may have been carried out.
+    #[error("cannot {doing}{}", said(text.as_deref()))]
+    Refused {
+        /// What was asked.
+        doing: String,
+        /// What the kernel says beside the number, where it says something.
+        text: Option<String>,
+        /// The reason.
+        source: Errno,
+    },
+    /// The socket has failed. Requests that were sent may have been carried out.
+    #[error("cannot {doing}")]
+    Socket {
+        /// What was asked.
+        doing: String,
+        /// The reason.
+        source: io::Error,
+    },
+    /// The kernel has not answered in time. Requests that were sent may have been carried out.
+    #[error("cannot {doing}: the kernel has not answered within {seconds} s")]
+    Timeout {
+        /// What was asked.
+        doing: String,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// The kernel's answer cannot be understood.
+    #[error("cannot {doing}: the kernel's answer is not understood: {reason}")]
+    Malformed {
+        /// What was asked.
+        doing: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// What was to be read has changed in each attempt to read it.
+    #[error("cannot {doing}: it changed during each of {tries} attempts; try again")]
+    Unsteady {
+        /// What was asked.
+        doing: String,
+        /// How often it was tried.
+        tries: u32,
+    },
+    /// A request is longer than netlink allows. Nothing was sent.
+    #[error("cannot {doing}: the request is too long for netlink")]
+    TooLong {
+        /// What was asked.
+        doing: String,
+    },
+    /// There are more requests than the kernel's answers have room for. Nothing was sent.
+    #[error(
+        "{requests} requests to the kernel at once are too many: at most {most} can be answered"
+    )]
+    TooMany {
+        /// How many there are.
+        requests: usize,
+        /// How many there may be.
+        most: usize,
+    },
+    /// Events were lost, because they were not read in time: what they told must be looked at.
+    #[error("events of the kernel were lost: they came faster than they were read")]
+    EventsLost,
+    /// A name is none of a network device.
+    #[error(
+        "{name:?} is no name of a network device: it has 1 to 15 letters, digits and signs, without blanks, /, : and %, and is not all or default"
+    )]
+    LinkName {
+        /// The name.
+        name: String,
+    },
+    /// An address or a length of a prefix is impossible.
+    #[error("cannot use {value}: {reason}")]
+    Value {
+        /// What was given.
+        value: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A network namespace could not be opened or entered.
+    #[error("cannot {doing} {}", path.display())]
+    Namespace {
+        /// What was asked.
+        doing: &'static str,
+        /// The file of the namespace.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// The thread that worked in a namespace has panicked.
+    #[error("the thread for the network namespace {} panicked", path.display())]
+    ThreadLost {
+        /// The file of the namespace.
+        path: PathBuf,
+    },
+    /// A kernel parameter could not be read or written.
+    #[error("cannot {doing} the kernel parameter {}", path.display())]
+    Parameter {
+        /// What was asked: to read, or to set it to a value.
+        doing: String,
+        /// Its file, in the namespace of the thread.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+}
+
+// === impl NetlinkError ===
+
+impl NetlinkError {
+    /// The number by which the kernel has refused a request.
+    #[must_use]
+    pub const fn refusal(&self) -> Option<Errno> {
+        if let Self::Refused { source, .. } = self {
+            Some(*source)
+        } else {
+            None
+        }
+    }
+}
+
+fn said(text: Option<&str>) -> String {
+    text.map_or_else(String::new, |text| format!(": {text}"))
+}

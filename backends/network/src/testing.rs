@@ -1,0 +1,19 @@
+//! Shared by the tests: threads with network namespaces of their own, which end with them.
+
+use std::thread;
+
+use nix::sched::{CloneFlags, unshare};
+
+/// Runs `test` on a thread with its own network namespace. Threads that it starts inherit the namespace, which ends with the last of them,
+/// and with it all devices, also after a panic.
+pub(crate) fn in_private_netns<T: Send>(test: impl FnOnce() -> T + Send) -> T {
+    let outcome = thread::scope(|scope| {
+        let private = || {
+            unshare(CloneFlags::CLONE_NEWNET)
+                .expect("these tests make network namespaces and so must run as root");
+            test()
+        };
+        scope.spawn(private).join()
+    });
+    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
