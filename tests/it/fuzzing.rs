@@ -55,6 +55,7 @@ targets! {
     kubelet_messages: switchyard_device_plugin::fuzzing::messages, 4_000;
     message_shapes: switchyard_proto::fuzzing::message_shapes, 4_000;
     mountinfo: switchyard_linux::mounts::check, 4_000;
+    netfilter: switchyard_network::nft::fuzzing::netfilter, 4_000;
     nomad_configs: switchyard_nomad::fuzzing::configs, 4_000;
     rtnetlink: switchyard_network::fuzzing::rtnetlink, 4_000;
     seccomp: switchyard_runtime_spec::fuzzing::seccomp, 4_000;

@@ -2,6 +2,7 @@
 //!
 //! [`netlink`] speaks to the kernel: sockets, batches of messages, links, addresses, routes, neighbours, rules and bandwidth.
 //! [`addresses`] assigns addresses to containers, in the directory that the plugin `host-local` uses.
+//! [`nft`] has the rules: published ports, masquerading, and which bridges reach each other.
 //!
 //! Everything here is synchronous, and blocks while the kernel works: call it from a thread for blocking calls. A call that has begun
 //! continues to its end, also if nobody waits for it any more. Nothing here keeps records: a caller writes down the names of what it
@@ -11,5 +12,6 @@ pub mod addresses;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod netlink;
+pub mod nft;
 #[cfg(test)]
 mod testing;

@@ -1,0 +1,359 @@
+//! The two families of addresses, each with a table of its own, and what elements consist of: names of bridges and subnets.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::error::NftError;
+
+/// Length of the longest name of a device.
+const MAX_NAME: usize = 15;
+
+/// A family of addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NftFamily {
+    /// IPv4: table `ip switchyard`.
+    Ip4,
+    /// IPv6: table `ip6 switchyard`.
+    Ip6,
+}
+
+impl NftFamily {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Ip4, Self::Ip6];
+
+    /// Returns the family of an address.
+    #[must_use]
+    pub fn of(address: &IpAddr) -> Self {
+        match address {
+            IpAddr::V4(_) => Self::Ip4,
+            IpAddr::V6(_) => Self::Ip6,
+        }
+    }
+
+    /// Returns its name in the rules' language.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ip4 => "ip",
+            Self::Ip6 => "ip6",
+        }
+    }
+
+    /// Returns its number in messages: `NFPROTO_IPV4`, `NFPROTO_IPV6`.
+    pub(super) fn number(self) -> u8 {
+        match self {
+            Self::Ip4 => 2,
+            Self::Ip6 => 10,
+        }
+    }
+
+    pub(super) fn from_number(number: u8) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|family| family.number() == number)
+    }
+
+    /// Returns the length of an address in bytes.
+    pub(super) fn address_length(self) -> u8 {
+        match self {
+            Self::Ip4 => 4,
+            Self::Ip6 => 16,
+        }
+    }
+
+    /// Returns an address from its bytes.
+    pub(super) fn address(self, bytes: &[u8]) -> Option<IpAddr> {
+        Some(match self {
+            Self::Ip4 => Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into(),
+            Self::Ip6 => Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).into(),
+        })
+    }
+}
+
+/// Returns the bytes of an address, in network byte order.
+pub(super) fn octets(address: &IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+/// A protocol whose ports are published. All have the port of the destination at the same place of their header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// SCTP. Only the address that the client asked is translated: associations with several addresses do not survive it.
+    Sctp,
+}
+
+impl Transport {
+    /// All.
+    pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
+
+    /// Returns its name in the rules' language.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
+        }
+    }
+
+    /// Returns its number in the header of IP.
+    pub(super) fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+            Self::Sctp => 132,
+        }
+    }
+
+    pub(super) fn from_number(number: u8) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|protocol| protocol.number() == number)
+    }
+}
+
+/// The name of one of our bridges.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BridgeName(String);
+
+impl BridgeName {
+    /// Checks a name. A `*` at the end would mean other devices too in the text of a rule, and a `"` would end the name there; no other
+    /// character but letters, digits, `-`, `_` and `.` is accepted either.
+    ///
+    /// # Errors
+    /// [`NftError::BridgeName`].
+    pub fn new(name: &str) -> Result<Self, NftError> {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        let valid = (1..=MAX_NAME).contains(&name.len())
+            && name.bytes().all(allowed)
+            && name != "."
+            && name != "..";
+        if valid {
+            Ok(Self(name.to_owned()))
+        } else {
+            Err(NftError::BridgeName {
+                name: name.to_owned(),
+            })
+        }
+    }
+
+    /// Returns the name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Returns the name with zeroes up to the length of a key's part.
+    pub(super) fn padded(&self) -> [u8; MAX_NAME + 1] {
+        let mut bytes = [0; MAX_NAME + 1];
+        for (to, from) in bytes.iter_mut().zip(self.0.bytes()) {
+            *to = from;
+        }
+        bytes
+    }
+
+    pub(super) fn from_padded(bytes: &[u8]) -> Option<Self> {
+        let end = bytes.iter().position(|byte| *byte == 0)?;
+        let name = Self::new(std::str::from_utf8(bytes.get(..end)?).ok()?).ok()?;
+        (name.padded() == bytes).then_some(name)
+    }
+}
+
+impl fmt::Display for BridgeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.0)
+    }
+}
+
+/// The addresses with a common prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NftSubnet {
+    address: IpAddr,
+    prefix: u8,
+}
+
+impl NftSubnet {
+    /// Makes the subnet that an address is in; bits of the address beyond the prefix are dropped.
+    ///
+    /// # Errors
+    /// [`NftError::SubnetPrefix`] if the prefix is longer than the address.
+    pub fn new(address: IpAddr, prefix: u8) -> Result<Self, NftError> {
+        let bits = bits(NftFamily::of(&address));
+        let Some(host_bits) = bits.checked_sub(u32::from(prefix)) else {
+            return Err(NftError::SubnetPrefix { address, prefix });
+        };
+        let first = value(&address) & !low_bits(host_bits);
+        let address = from_value(NftFamily::of(&address), first).unwrap_or(address);
+        Ok(Self { address, prefix })
+    }
+
+    /// Returns its first address.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Returns the family of its addresses.
+    #[must_use]
+    pub fn family(&self) -> NftFamily {
+        NftFamily::of(&self.address)
+    }
+
+    /// Returns the first address behind it, or `None` if it has the last one of the family.
+    pub(super) fn behind(&self) -> Option<IpAddr> {
+        let family = self.family();
+        let host_bits = bits(family) - u32::from(self.prefix);
+        let last = value(&self.address) | low_bits(host_bits);
+        from_value(family, last.checked_add(1)?)
+    }
+
+    /// Makes the subnet of all addresses from `first` up to the one before `behind`, or to the last one of the family. Returns `None` if
+    /// they are not one subnet.
+    pub(super) fn between(first: IpAddr, behind: Option<IpAddr>) -> Option<Self> {
+        let bits = bits(NftFamily::of(&first));
+        let last = match behind {
+            Some(behind) => value(&behind).checked_sub(1)?,
+            None => low_bits(bits),
+        };
+        let host = value(&first) ^ last;
+        let is_subnet = host & host.wrapping_add(1) == 0 && value(&first) & host == 0;
+        let prefix = u8::try_from(bits.checked_sub(host.count_ones())?).ok()?;
+        is_subnet.then_some(Self {
+            address: first,
+            prefix,
+        })
+    }
+}
+
+impl fmt::Display for NftSubnet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.address)?;
+        // The rules' language shows a single address without its prefix.
+        if u32::from(self.prefix) == bits(self.family()) {
+            return Ok(());
+        }
+        write!(f, "/{}", self.prefix)
+    }
+}
+
+fn bits(family: NftFamily) -> u32 {
+    u32::from(family.address_length()) * 8
+}
+
+/// A number whose lowest bits are set.
+fn low_bits(count: u32) -> u128 {
+    1_u128.checked_shl(count).map_or(u128::MAX, |bit| bit - 1)
+}
+
+fn value(address: &IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u128::from(address.to_bits()),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+/// Returns the address with this number, or `None` if it is beyond the family's last one.
+fn from_value(family: NftFamily, value: u128) -> Option<IpAddr> {
+    Some(match family {
+        NftFamily::Ip4 => Ipv4Addr::from_bits(u32::try_from(value).ok()?).into(),
+        NftFamily::Ip6 => Ipv6Addr::from_bits(value).into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn bridge_name_is_one_device_and_nothing_else() {
+        for name in ["sw0", "switchyard0", "a", "br-1_x.200", "fifteen-bytes-x"] {
+            let name = BridgeName::new(name).unwrap();
+            assert_eq!(
+                BridgeName::from_padded(&name.padded()).as_ref(),
+                Some(&name)
+            );
+        }
+        for name in [
+            "",
+            ".",
+            "..",
+            "sixteen-bytes-xx",
+            "sw*",
+            "a b",
+            "a/b",
+            "a\"b",
+            "a\0b",
+            "brücke",
+            "a\n",
+            "{a}",
+            "@a",
+        ] {
+            assert!(BridgeName::new(name).is_err(), "{name:?}");
+        }
+        let mut padded = BridgeName::new("sw0").unwrap().padded();
+        padded[9] = b'x';
+        assert_eq!(BridgeName::from_padded(&padded), None);
+        assert_eq!(BridgeName::from_padded(&[b'a'; 16]), None);
+    }
+
+    #[test]
+    fn subnet_ends_before_the_next_one() {
+        for (text, prefix, shown, behind) in [
+            ("10.88.3.4", 16, "10.88.0.0/16", Some("10.89.0.0")),
+            ("10.88.3.4", 32, "10.88.3.4", Some("10.88.3.5")),
+            ("255.0.0.0", 8, "255.0.0.0/8", None),
+            ("1.2.3.4", 0, "0.0.0.0/0", None),
+            ("fd00:88::7", 64, "fd00:88::/64", Some("fd00:88:0:1::")),
+            ("ffff::", 16, "ffff::/16", None),
+            ("::1", 0, "::/0", None),
+        ] {
+            let subnet = NftSubnet::new(text.parse().unwrap(), prefix).unwrap();
+            assert_eq!(subnet.to_string(), shown);
+            let behind = behind.map(|text| text.parse::<IpAddr>().unwrap());
+            assert_eq!(subnet.behind(), behind, "{shown}");
+        }
+        let too_long = [("10.0.0.1", 33), ("10.0.0.1", 255), ("::1", 129)];
+        for (address, prefix) in too_long {
+            assert!(NftSubnet::new(address.parse().unwrap(), prefix).is_err());
+        }
+    }
+
+    #[test]
+    fn addresses_that_are_no_subnet_are_none() {
+        let between = |first: &str, behind: Option<&str>| {
+            NftSubnet::between(
+                first.parse().unwrap(),
+                behind.map(|behind| behind.parse().unwrap()),
+            )
+        };
+        for (first, behind) in [
+            ("10.0.0.1", Some("10.0.0.3")),
+            ("10.0.0.0", Some("10.0.0.3")),
+            ("10.0.0.0", Some("10.0.0.0")),
+            ("10.0.0.5", Some("10.0.0.0")),
+            ("10.0.0.0", Some("0.0.0.0")),
+            ("10.0.0.0", None),
+            ("fd00::1", None),
+        ] {
+            assert_eq!(between(first, behind), None, "{first} {behind:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn subnet_is_read_from_its_ends(address in any::<IpAddr>(), prefix in 0_u8..=128) {
+            if let Ok(subnet) = NftSubnet::new(address, prefix) {
+                prop_assert_eq!(NftSubnet::between(subnet.address(), subnet.behind()), Some(subnet));
+            }
+        }
+    }
+}

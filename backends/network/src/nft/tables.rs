@@ -1,0 +1,335 @@
+//! The tables of a network namespace: made, changed, read and restored.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nix::errno::Errno;
+use nix::sys::socket::SockFlag;
+
+use super::element::Element;
+use super::error::NftError;
+use super::family::NftFamily;
+use super::found::{FoundTable, Repair, repair, steps_of};
+use super::message::{NFTABLES, messages, number, text};
+use super::rules::TABLE;
+use super::sets::TableSet;
+use super::socket::NfSocket;
+use super::transaction::{
+    Action, ELEMENTS_SET, NEW_SET, SET_NAME, TABLE_NAME, TableStep, Verdict, table_steps,
+    transaction, verdict,
+};
+
+/// Operations that list.
+const GET_TABLE: u16 = 1;
+const GET_CHAIN: u16 = 4;
+const GET_RULE: u16 = 7;
+const GET_SET: u16 = 10;
+const GET_ELEMENTS: u16 = 13;
+/// `NFT_MSG_GETGEN`, and `NFTA_GEN_ID` of its answer.
+const GET_GENERATION: u16 = 16;
+const GENERATION_ID: u16 = 1;
+/// The name of the table that is never made.
+const PROBE_TABLE: &str = "switchyard_probe";
+/// How often a change that follows a look is tried while other programs change rules.
+const TRIES: usize = 3;
+
+/// One change of elements.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ElementChange {
+    /// The table.
+    pub family: NftFamily,
+    /// Whether it is added; else it is removed.
+    pub add: bool,
+    /// The element.
+    pub element: Element,
+}
+
+/// The tables `ip switchyard` and `ip6 switchyard` of the network namespace in which it was opened.
+///
+/// All calls block for as long as the kernel works: some 20 µs for a change of elements, some milliseconds for a whole table. A call that
+/// is killed has done all of its transaction or nothing. Several sockets, also of several processes, may change the tables side by side;
+/// a transaction of one never mixes with that of another. No other table is touched.
+#[derive(Debug)]
+pub struct NftTables {
+    socket: NfSocket,
+}
+
+impl NftTables {
+    /// Opens a socket in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// [`NftError::Socket`].
+    pub fn open() -> Result<Self, NftError> {
+        let socket =
+            NfSocket::open(0, SockFlag::empty()).map_err(|source| NftError::Socket { source })?;
+        Ok(Self { socket })
+    }
+
+    /// Returns the port id of its socket, by which [`super::NftMonitor`] tells its changes from those of others.
+    #[must_use]
+    pub fn port(&self) -> u32 {
+        self.socket.port()
+    }
+
+    /// Looks whether the kernel can do all that the table of a family needs, and changes nothing.
+    ///
+    /// The kernel may load modules for it, which takes some 100 ms, once.
+    ///
+    /// # Errors
+    /// [`NftError::Lacking`] names what it cannot do.
+    pub fn probe(&mut self, family: NftFamily) -> Result<(), NftError> {
+        let steps = table_steps(family);
+        match self.submit(PROBE_TABLE, &steps, None, false)? {
+            Verdict::Done => Ok(()),
+            Verdict::Refused { step, errno } => Err(NftError::Lacking {
+                doing: described(&steps, step),
+                source: errno,
+            }),
+            Verdict::Changed | Verdict::Unanswered => Err(unanswered(&steps)),
+        }
+    }
+
+    /// Changes elements, in one transaction: first those that are removed go, then those that are added come, so that a port can get
+    /// another holder. Idempotent: what is there already or not there any more is as it should be.
+    ///
+    /// The transaction does not depend on what other programs do meanwhile, unless an element that is removed is not there.
+    ///
+    /// # Errors
+    /// [`NftError::Refused`] with ENOENT if there is no table, with EEXIST if the key of a map leads elsewhere; then nothing was changed.
+    /// [`NftError::WrongFamily`], [`NftError::Contended`], [`NftError::TooLarge`], [`NftError::Unanswered`], [`NftError::Query`].
+    pub fn change(&mut self, changes: &[ElementChange]) -> Result<(), NftError> {
+        if let Some(wrong) = changes
+            .iter()
+            .find(|change| !change.element.fits(change.family))
+        {
+            return Err(NftError::WrongFamily {
+                element: wrong.element.to_string(),
+                family: wrong.family.name(),
+            });
+        }
+        let steps = steps(changes, |_| true);
+        match self.commit(&steps, None) {
+            Err(error) if error.is_missing() && changes.iter().any(|change| !change.add) => {
+                self.change_present(changes)
+            }
+            done => done,
+        }
+    }
+
+    /// As `change`, but removes only what is there.
+    fn change_present(&mut self, changes: &[ElementChange]) -> Result<(), NftError> {
+        let families: BTreeSet<_> = changes.iter().map(|change| change.family).collect();
+        self.after_a_look("change elements", |tables| {
+            let mut present = BTreeMap::new();
+            for family in &families {
+                present.insert(*family, tables.read(*family)?);
+            }
+            let is_there = |change: &ElementChange| {
+                let table = present.get(&change.family).and_then(Option::as_ref);
+                table.is_some_and(|table| table.elements().contains(&change.element))
+            };
+            Ok((steps(changes, is_there), ()))
+        })
+    }
+
+    /// Makes the table of a family what it should be: with these elements and no others, and with our sets, chains and rules. If only
+    /// elements differ, only they change; else the whole table is made anew, in one transaction, so that no packet meets half of it.
+    ///
+    /// # Errors
+    /// [`NftError::Refused`], [`NftError::Contended`] if other programs changed rules during each of three tries, [`NftError::WrongFamily`],
+    /// [`NftError::TooLarge`], [`NftError::Unanswered`], [`NftError::Query`].
+    pub fn restore(
+        &mut self,
+        family: NftFamily,
+        wanted: &BTreeSet<Element>,
+    ) -> Result<Repair, NftError> {
+        if let Some(wrong) = wanted.iter().find(|element| !element.fits(family)) {
+            return Err(NftError::WrongFamily {
+                element: wrong.to_string(),
+                family: family.name(),
+            });
+        }
+        let doing = format!("restore table {} {TABLE}", family.name());
+        self.after_a_look(&doing, |tables| {
+            let found = tables.read(family)?;
+            Ok(repair(family, found.as_ref(), wanted))
+        })
+    }
+
+    /// Deletes the table of a family with all that is in it. Idempotent.
+    ///
+    /// # Errors
+    /// [`NftError::Refused`], [`NftError::Unanswered`], [`NftError::Query`].
+    pub fn remove(&mut self, family: NftFamily) -> Result<(), NftError> {
+        let action = Action::DeleteTable;
+        match self.commit(&[TableStep { family, action }], None) {
+            Err(error) if error.is_missing() => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Reads the table of a family; `None` if there is none. A transaction of others meanwhile may be in a part of the result;
+    /// [`NftTables::restore`] notices that.
+    ///
+    /// # Errors
+    /// [`NftError::Query`].
+    pub fn read(&mut self, family: NftFamily) -> Result<Option<FoundTable>, NftError> {
+        let doing = || format!("read table {} {TABLE}", family.name());
+        match self.dumps(family) {
+            Ok(dumps) => Ok(FoundTable::read(&dumps, family)),
+            // It was deleted before or while it was read.
+            Err(Errno::ENOENT) => Ok(None),
+            Err(errno) => Err(NftError::query(doing())(errno)),
+        }
+    }
+
+    fn dumps(&mut self, family: NftFamily) -> nix::Result<Vec<u8>> {
+        let number = family.number();
+        let mut all = self.socket.ask(NFTABLES | GET_TABLE, number, |body| {
+            body.text(TABLE_NAME, TABLE)
+        })?;
+        for kind in [GET_SET, GET_CHAIN, GET_RULE] {
+            let dump = self.socket.dump(
+                NFTABLES | kind,
+                number,
+                |body| body.text(TABLE_NAME, TABLE),
+                // Kernels before 6.3 list the chains of all tables.
+                |message| text(message.body(), TABLE_NAME) == Some(TABLE),
+            )?;
+            all.extend(dump);
+        }
+        for set in sets_in(&all) {
+            let dump = self.socket.dump(
+                NFTABLES | GET_ELEMENTS,
+                number,
+                |body| {
+                    body.text(TABLE_NAME, TABLE);
+                    body.text(ELEMENTS_SET, set.name());
+                },
+                |_| true,
+            )?;
+            all.extend(dump);
+        }
+        Ok(all)
+    }
+
+    /// Looks, and does what follows from that, unless the ruleset changed in between; then both are tried again.
+    fn after_a_look<T>(
+        &mut self,
+        doing: &str,
+        mut look: impl FnMut(&mut Self) -> Result<(Vec<TableStep>, T), NftError>,
+    ) -> Result<T, NftError> {
+        for _ in 0..TRIES {
+            let generation = self.generation()?;
+            let (steps, result) = look(self)?;
+            match self.commit(&steps, Some(generation)) {
+                Err(NftError::Contended { .. }) => {}
+                done => return done.map(|()| result),
+            }
+        }
+        Err(NftError::Contended {
+            doing: doing.to_owned(),
+            tries: TRIES,
+        })
+    }
+
+    /// Returns the number of the ruleset, which each transaction in the network namespace changes.
+    fn generation(&mut self) -> Result<u32, NftError> {
+        let doing = "read the number of the ruleset";
+        let answer = self
+            .socket
+            .ask(NFTABLES | GET_GENERATION, 0, |_| {})
+            .map_err(NftError::query(doing))?;
+        let id = messages(&answer).find_map(|message| number(message.body(), GENERATION_ID));
+        id.ok_or_else(|| NftError::query(doing)(Errno::EBADMSG))
+    }
+
+    /// Does these steps or none of them.
+    fn commit(&mut self, steps: &[TableStep], generation: Option<u32>) -> Result<(), NftError> {
+        if steps.is_empty() {
+            return Ok(());
+        }
+        match self.submit(TABLE, steps, generation, true)? {
+            Verdict::Done => Ok(()),
+            Verdict::Changed => Err(NftError::Contended {
+                doing: described(steps, None),
+                tries: 1,
+            }),
+            Verdict::Refused { step, errno } => Err(NftError::Refused {
+                doing: described(steps, step),
+                source: errno,
+            }),
+            Verdict::Unanswered => Err(unanswered(steps)),
+        }
+    }
+
+    fn submit(
+        &mut self,
+        table: &str,
+        steps: &[TableStep],
+        generation: Option<u32>,
+        commit: bool,
+    ) -> Result<Verdict, NftError> {
+        let count = u32::try_from(steps.len()).unwrap_or(u32::MAX - 2);
+        let first = self.socket.sequences(count.saturating_add(2));
+        let sent = transaction(table, steps, first, generation, commit)?;
+        let query = |source| NftError::Query {
+            doing: described(steps, None),
+            source,
+        };
+        self.socket.send(&sent.bytes).map_err(query)?;
+        let answers = self.socket.answers().map_err(query)?;
+        Ok(verdict(&answers, sent.first, sent.steps))
+    }
+}
+
+/// Returns our sets in a dump.
+fn sets_in(dumps: &[u8]) -> Vec<TableSet> {
+    let found: BTreeSet<_> = messages(dumps)
+        .filter(|message| message.kind == NFTABLES | NEW_SET)
+        .filter_map(|message| {
+            let name = text(message.body(), SET_NAME)?;
+            TableSet::from_name(name)
+        })
+        .collect();
+    found.into_iter().collect()
+}
+
+/// Returns the steps of these changes; of what is removed only what `is_there`.
+fn steps(changes: &[ElementChange], is_there: impl Fn(&ElementChange) -> bool) -> Vec<TableStep> {
+    let mut steps = Vec::new();
+    for add in [false, true] {
+        for family in NftFamily::ALL {
+            let of_kind = changes
+                .iter()
+                .filter(|change| change.family == family && change.add == add)
+                .filter(|change| add || is_there(change))
+                .map(|change| &change.element);
+            // An element twice in a transaction would be missing for the second removal.
+            let once: BTreeSet<_> = of_kind.collect();
+            steps.extend(steps_of(family, add, once.into_iter()));
+        }
+    }
+    steps
+}
+
+/// Returns the step with this place, or the first one and how many more there are.
+fn described(steps: &[TableStep], place: Option<u32>) -> String {
+    let step = place
+        .and_then(|place| usize::try_from(place).ok())
+        .and_then(|place| steps.get(place));
+    match (step, steps) {
+        (Some(step), _) => step.to_string(),
+        (None, [one]) => one.to_string(),
+        (None, [first, others @ ..]) => format!("{first} and do {} more steps", others.len()),
+        (None, []) => "change nothing".to_owned(),
+    }
+}
+
+fn unanswered(steps: &[TableStep]) -> NftError {
+    NftError::Unanswered {
+        doing: described(steps, None),
+    }
+}
+
+#[cfg(test)]
+pub(in crate::nft) mod tests;
