@@ -14,6 +14,7 @@
 //! - What others do meanwhile delays no change of elements. Only what follows from a look at the table depends on the ruleset's generation.
 //! - A client's text reaches the kernel only as a number, an address, or a checked [`BridgeName`].
 
+mod bridges;
 mod conntrack;
 mod element;
 mod error;
@@ -32,6 +33,7 @@ mod socket;
 mod tables;
 mod transaction;
 
+pub use bridges::{BridgeRules, Isolation, bridge_elements};
 pub use conntrack::{Conntrack, Flows};
 pub use element::Element;
 pub use error::NftError;

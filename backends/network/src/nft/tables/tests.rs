@@ -1,5 +1,7 @@
 //! Tables in network namespaces of the tests' own, with the kernel and the program `nft`.
 
+mod packets;
+
 use std::cell::RefCell;
 use std::io::Write;
 use std::net::IpAddr;
