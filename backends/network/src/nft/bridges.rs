@@ -109,8 +109,9 @@ mod tests {
         ];
         let own = ["k0 k0", "n0 n0", "n1 n1"];
         let none: &[(&str, &str)] = &[];
+        let nothing: &[&str] = &[];
         for (isolation, allow, more) in [
-            (Isolation::Bridge, none, &[][..]),
+            (Isolation::Bridge, none, nothing),
             (Isolation::Owner, none, &["n0 n1", "n1 n0"][..]),
             (
                 Isolation::Bridge,
@@ -125,9 +126,9 @@ mod tests {
             (
                 Isolation::Bridge,
                 &[("k0", "docker0"), ("x", "y")][..],
-                &[][..],
+                nothing,
             ),
-            (Isolation::Bridge, &[("n0", "n0")][..], &[][..]),
+            (Isolation::Bridge, &[("n0", "n0")][..], nothing),
         ] {
             let allow: Vec<_> = allow.iter().map(|(a, b)| (name(a), name(b))).collect();
             let elements = bridge_elements(&bridges, isolation, &allow);
@@ -136,8 +137,12 @@ mod tests {
                 .filter(|element| matches!(element, Element::Allowed(..)))
                 .map(|pair| pair.to_string().replace('"', "").replace(" . ", " "))
                 .collect();
-            let wanted = own.iter().chain(more).map(|pair| (*pair).to_owned());
-            assert_eq!(pairs, wanted.collect(), "{isolation:?} {allow:?}");
+            let wanted: BTreeSet<String> = own
+                .iter()
+                .chain(more)
+                .map(|pair| (*pair).to_owned())
+                .collect();
+            assert_eq!(pairs, wanted, "{isolation:?} {allow:?}");
             let apart = |element: &&Element| matches!(element, Element::Apart(_));
             assert_eq!(elements.iter().filter(apart).count(), 3);
         }

@@ -75,8 +75,8 @@ impl FoundTable {
         self.foreign == 0 && self.structure == Structure::of(family)
     }
 
-    /// Reads a table from dumps: messages about tables, sets, chains, rules and elements, in this order for elements, whose sets must be
-    /// known. Returns `None` if our table is not among them. What is about other tables is passed over.
+    /// Reads a table from dumps: messages about the table, and behind it those about its sets, chains, rules and elements. Returns `None` if
+    /// our table is not among them. What is about other tables is passed over.
     pub(super) fn read(dumps: &[u8], family: NftFamily) -> Option<Self> {
         let mut structure = None;
         let mut elements: BTreeMap<TableSet, DumpedElements> = BTreeMap::new();

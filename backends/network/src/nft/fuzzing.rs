@@ -7,7 +7,7 @@ use super::family::NftFamily;
 use super::found::{FoundTable, Repair, repair};
 use super::message::messages;
 use super::monitor::changed_by_others;
-use super::socket::answers_of;
+use super::socket::NfAnswer;
 use super::transaction::{element_steps, transaction, verdict};
 
 /// Reads bytes as a dump of a table and of connections, as notifications, and as answers: no element that is read is of the other family or
@@ -23,7 +23,9 @@ pub fn netfilter(data: &[u8]) {
         assert!(flows.filter(|flow| any.include(flow)).count() <= data.len());
     }
     assert!(changed_by_others(data, &[]).len() <= NftFamily::ALL.len());
-    let answers: Vec<_> = answers_of(data).collect();
+    let answers: Vec<_> = messages(data)
+        .filter_map(|message| NfAnswer::read(&message))
+        .collect();
     let _ = verdict(&answers, 1, 3);
 }
 

@@ -104,16 +104,22 @@ impl NfSocket {
         Ok(self.buffer.get(..length).unwrap_or_default())
     }
 
-    /// Receives all answers that are there. After a send all of them are, since the kernel answers within it.
-    pub(super) fn answers(&mut self) -> nix::Result<Vec<NfAnswer>> {
-        let mut answers = Vec::new();
+    /// Passes all messages that are there to `take`. After a send all answers to it are, since the kernel answers within it.
+    pub(super) fn queued(&mut self, mut take: impl FnMut(&NfMessage<'_>)) -> nix::Result<()> {
         loop {
             match self.receive(MsgFlags::MSG_DONTWAIT) {
-                Ok(datagram) => answers.extend(answers_of(datagram)),
-                Err(Errno::EAGAIN) => return Ok(answers),
+                Ok(datagram) => messages(datagram).for_each(|message| take(&message)),
+                Err(Errno::EAGAIN) => return Ok(()),
                 Err(errno) => return Err(errno),
             }
         }
+    }
+
+    /// Receives all acknowledgements and errors that are there.
+    pub(super) fn answers(&mut self) -> nix::Result<Vec<NfAnswer>> {
+        let mut answers = Vec::new();
+        self.queued(|message| answers.extend(NfAnswer::read(message)))?;
+        Ok(answers)
     }
 
     /// Sends a request that has one answer, and returns that answer as a message.
@@ -217,12 +223,12 @@ impl AsFd for NfSocket {
     }
 }
 
-/// Returns the answers in a datagram.
-pub(super) fn answers_of(datagram: &[u8]) -> impl Iterator<Item = NfAnswer> {
-    messages(datagram)
-        .filter(|message| message.kind == ERROR)
-        .map(|message| NfAnswer {
+impl NfAnswer {
+    /// Reads an acknowledgement or an error; `None` for another message.
+    pub(super) fn read(message: &NfMessage<'_>) -> Option<Self> {
+        (message.kind == ERROR).then(|| Self {
             sequence: message.sequence,
             outcome: message.outcome(),
         })
+    }
 }

@@ -5,17 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use nix::errno::Errno;
 use nix::sys::socket::SockFlag;
 
-use super::element::Element;
+use super::element::{DumpedElements, Element};
 use super::error::NftError;
 use super::family::NftFamily;
 use super::found::{FoundTable, Repair, repair, steps_of};
-use super::message::{NFTABLES, messages, number, text};
+use super::message::{NFTABLES, NfHead, NfMessage, NfWriter, attribute, messages, number, text};
 use super::rules::TABLE;
 use super::sets::TableSet;
-use super::socket::NfSocket;
+use super::socket::{NfAnswer, NfSocket};
 use super::transaction::{
-    Action, ELEMENTS_SET, NEW_SET, SET_NAME, TABLE_NAME, TableStep, Verdict, table_steps,
-    transaction, verdict,
+    Action, ELEMENTS_LIST, ELEMENTS_SET, NEW_SET, SET_NAME, TABLE_NAME, TableStep, Verdict,
+    table_steps, transaction, verdict,
 };
 
 /// Operations that list.
@@ -31,6 +31,9 @@ const GENERATION_ID: u16 = 1;
 const PROBE_TABLE: &str = "switchyard_probe";
 /// How often a change that follows a look is tried while other programs change rules.
 const TRIES: usize = 3;
+
+/// How many elements are looked for at once: each has an answer, and all answers must fit in the socket's buffer.
+const LOOKS_AT_ONCE: usize = 256;
 
 /// One change of elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,34 +92,37 @@ impl NftTables {
     }
 
     /// Changes elements, in one transaction: first those that are removed go, then those that are added come, so that a port can get
-    /// another holder. Idempotent: what is there already or not there any more is as it should be.
+    /// another holder. Idempotent: what is there already or not there any more is as it should be. A port that leads to another container
+    /// than the removed element says is left to that one.
     ///
-    /// The transaction does not depend on what other programs do meanwhile, unless an element that is removed is not there.
+    /// The transaction does not depend on what other programs do meanwhile, unless a subnet that is removed is not there. Which ports lead
+    /// where must not be changed by another process between the look and the removal: one daemon has the tables of a network namespace.
     ///
     /// # Errors
-    /// [`NftError::Refused`] with ENOENT if there is no table, with EEXIST if the key of a map leads elsewhere; then nothing was changed.
-    /// [`NftError::WrongFamily`], [`NftError::Contended`], [`NftError::TooLarge`], [`NftError::Unanswered`], [`NftError::Query`].
+    /// [`NftError::Refused`] with ENOENT if there is no table to add to, with EEXIST if a port that is added leads elsewhere; then nothing was
+    /// changed. [`NftError::WrongFamily`], [`NftError::Contended`], [`NftError::TooLarge`], [`NftError::Unanswered`], [`NftError::Query`].
     pub fn change(&mut self, changes: &[ElementChange]) -> Result<(), NftError> {
-        if let Some(wrong) = changes
-            .iter()
-            .find(|change| !change.element.fits(change.family))
-        {
-            return Err(NftError::WrongFamily {
-                element: wrong.element.to_string(),
-                family: wrong.family.name(),
-            });
+        for change in changes {
+            fitting(change.family, &change.element)?;
         }
-        let steps = steps(changes, |_| true);
-        match self.commit(&steps, None) {
+        let present = self
+            .present(changes)
+            .map_err(NftError::query("look for elements that are removed"))?;
+        // What one cannot ask for is taken to be there: only subnets.
+        let may_be_there = |change: &ElementChange| {
+            let key = (change.family, change.element.clone());
+            change.element.set().has_intervals() || present.contains(&key)
+        };
+        match self.commit(&steps(changes, may_be_there), None) {
             Err(error) if error.is_missing() && changes.iter().any(|change| !change.add) => {
-                self.change_present(changes)
+                self.change_after_a_look(changes)
             }
             done => done,
         }
     }
 
-    /// As `change`, but removes only what is there.
-    fn change_present(&mut self, changes: &[ElementChange]) -> Result<(), NftError> {
+    /// As `change`, but with a look at all elements.
+    fn change_after_a_look(&mut self, changes: &[ElementChange]) -> Result<(), NftError> {
         let families: BTreeSet<_> = changes.iter().map(|change| change.family).collect();
         self.after_a_look("change elements", |tables| {
             let mut present = BTreeMap::new();
@@ -131,6 +137,55 @@ impl NftTables {
         })
     }
 
+    /// Returns which of the elements that are removed are there as they are. The kernel removes an element of a map by its key, wherever
+    /// that leads by now.
+    fn present(
+        &mut self,
+        changes: &[ElementChange],
+    ) -> nix::Result<BTreeSet<(NftFamily, Element)>> {
+        let removed: Vec<_> = changes
+            .iter()
+            .filter(|change| !change.add && !change.element.set().has_intervals())
+            .collect();
+        let mut present = BTreeSet::new();
+        for part in removed.chunks(LOOKS_AT_ONCE) {
+            let count = u32::try_from(part.len()).map_err(|_| Errno::EMSGSIZE)?;
+            let first = self.socket.sequences(count);
+            let mut writer = NfWriter::default();
+            for (sequence, change) in (0..count).zip(part) {
+                let head = NfHead {
+                    kind: NFTABLES | GET_ELEMENTS,
+                    flags: 0,
+                    sequence: first.wrapping_add(sequence),
+                    family: change.family.number(),
+                    resource: 0,
+                };
+                writer.message(head, |body| {
+                    body.text(TABLE_NAME, TABLE);
+                    body.text(ELEMENTS_SET, change.element.set().name());
+                    body.nest(ELEMENTS_LIST, |list| change.element.write(list));
+                });
+            }
+            self.socket.send(&writer.finish().ok_or(Errno::EMSGSIZE)?)?;
+            let mut failed = None;
+            self.socket.queued(|message| {
+                if message.sequence.wrapping_sub(first) >= count {
+                    return;
+                }
+                match NfAnswer::read(message).and_then(|answer| answer.outcome.err()) {
+                    None => present.extend(listed(message)),
+                    // There is no such element, set or table.
+                    Some(Errno::ENOENT) => {}
+                    Some(errno) => failed = Some(errno),
+                }
+            })?;
+            if let Some(errno) = failed {
+                return Err(errno);
+            }
+        }
+        Ok(present)
+    }
+
     /// Makes the table of a family what it should be: with these elements and no others, and with our sets, chains and rules. If only
     /// elements differ, only they change; else the whole table is made anew, in one transaction, so that no packet meets half of it.
     ///
@@ -142,11 +197,8 @@ impl NftTables {
         family: NftFamily,
         wanted: &BTreeSet<Element>,
     ) -> Result<Repair, NftError> {
-        if let Some(wrong) = wanted.iter().find(|element| !element.fits(family)) {
-            return Err(NftError::WrongFamily {
-                element: wrong.to_string(),
-                family: family.name(),
-            });
+        for element in wanted {
+            fitting(family, element)?;
         }
         let doing = format!("restore table {} {TABLE}", family.name());
         self.after_a_look(&doing, |tables| {
@@ -280,6 +332,34 @@ impl NftTables {
         let answers = self.socket.answers().map_err(query)?;
         Ok(verdict(&answers, sent.first, sent.steps))
     }
+}
+
+/// Refuses an element whose address is of the other family.
+fn fitting(family: NftFamily, element: &Element) -> Result<(), NftError> {
+    if element.fits(family) {
+        return Ok(());
+    }
+    Err(NftError::WrongFamily {
+        element: element.to_string(),
+        family: family.name(),
+    })
+}
+
+/// Returns the elements in an answer.
+fn listed(message: &NfMessage<'_>) -> Vec<(NftFamily, Element)> {
+    let family = NftFamily::from_number(message.family());
+    let set = text(message.body(), ELEMENTS_SET).and_then(TableSet::from_name);
+    let list = attribute(message.body(), ELEMENTS_LIST);
+    let (Some(family), Some(set), Some(list)) = (family, set, list) else {
+        return Vec::new();
+    };
+    let mut dumped = DumpedElements::default();
+    dumped.add(set, family, list);
+    let (elements, _) = dumped.finish(set);
+    elements
+        .into_iter()
+        .map(|element| (family, element))
+        .collect()
 }
 
 /// Returns our sets in a dump.

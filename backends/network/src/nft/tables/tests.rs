@@ -235,6 +235,31 @@ fn refused_change_does_nothing_and_names_the_step() {
 }
 
 #[test]
+fn port_that_another_container_has_by_now_is_left_to_it() {
+    in_private_netns(|| {
+        prepare();
+        let mut tables = NftTables::open().unwrap();
+        for (family, first, second) in [
+            (NftFamily::Ip4, "10.88.0.2", "10.88.0.3"),
+            (NftFamily::Ip6, "fd00:88::2", "fd00:88::3"),
+        ] {
+            let add = |to| change(family, true, port(80, to));
+            let remove = |to| change(family, false, port(80, to));
+            tables.change(&[add(first)]).unwrap();
+            tables.change(&[remove(first), add(second)]).unwrap();
+            // Asked again, by itself and beside a change that is needed.
+            tables.change(&[remove(first)]).unwrap();
+            let other = change(family, true, Element::Bridge(bridge("sw0")));
+            tables.change(&[remove(first), other.clone()]).unwrap();
+            let wanted = BTreeSet::from([port(80, second), other.element]);
+            assert_eq!(tables.read(family).unwrap().unwrap().elements(), &wanted);
+            tables.remove(family).unwrap();
+            tables.change(&[remove(second)]).unwrap();
+        }
+    });
+}
+
+#[test]
 fn restore_mends_what_others_changed() {
     in_private_netns(|| {
         let family = NftFamily::Ip4;
