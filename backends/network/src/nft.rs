@@ -5,7 +5,7 @@
 //!                                                 └──notification──> NftMonitor
 //! ```
 //!
-//! Each family of addresses has one table, `switchyard`, whose rules never change: what containers, ports, subnets and bridges there are is
+//! Each family of addresses has one table, whose rules never change: what containers, ports, subnets and bridges there are is
 //! in its sets and maps, and one more of them is one more [`Element`]. [`text`] returns the rules as `nft list` shows them.
 //!
 //! Invariants:
@@ -37,9 +37,9 @@ pub use bridges::{BridgeRules, Isolation, bridge_elements};
 pub use conntrack::{Conntrack, Flows};
 pub use element::Element;
 pub use error::NftError;
-pub use family::{BridgeName, NftFamily, NftSubnet, Transport};
+pub use family::{BridgeName, NftFamily, NftSubnet, TableName, Transport};
 pub use found::{FoundTable, Repair};
 pub use monitor::{NftMonitor, NftNotice};
-pub use rules::{TABLE, text};
+pub use rules::text;
 pub use sets::TableSet;
 pub use tables::{ElementChange, NftTables};

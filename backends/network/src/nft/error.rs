@@ -74,6 +74,14 @@ pub enum NftError {
         /// The largest, in bytes.
         max: usize,
     },
+    /// The name of an instance cannot be a part of a table's name.
+    #[error(
+        "{instance:?} cannot name the tables of an instance: it needs 1 to 32 lower-case letters, digits and '_'"
+    )]
+    TableName {
+        /// The name of the instance.
+        instance: String,
+    },
     /// The name of a bridge cannot be one.
     #[error(
         "{name:?} cannot name a bridge: a name has 1 to 15 bytes, of letters, digits, '-', '_' and '.'"

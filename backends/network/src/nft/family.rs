@@ -1,19 +1,24 @@
-//! The two families of addresses, each with a table of its own, and what elements consist of: names of bridges and subnets.
+//! The two families of addresses, each with a table of its own; the name of these tables; and what elements consist of: names of bridges and
+//! subnets.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::error::NftError;
 
+/// The beginning of the name of each table of ours.
+const TABLE: &str = "switchyard";
+/// Length of the longest name of an instance.
+const MAX_INSTANCE: usize = 32;
 /// Length of the longest name of a device.
 const MAX_NAME: usize = 15;
 
 /// A family of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NftFamily {
-    /// IPv4: table `ip switchyard`.
+    /// IPv4: tables of the family `ip`.
     Ip4,
-    /// IPv6: table `ip6 switchyard`.
+    /// IPv6: tables of the family `ip6`.
     Ip6,
 }
 
@@ -116,6 +121,41 @@ impl Transport {
         Self::ALL
             .into_iter()
             .find(|protocol| protocol.number() == number)
+    }
+}
+
+/// The name of the tables of one instance of the daemon. Instances that share a network namespace each have tables of their own: none may
+/// restore those of another one to its own elements.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TableName(String);
+
+impl TableName {
+    /// Returns `switchyard_` and the name of an instance, which has 1 to 32 lower-case letters, digits and `_`.
+    ///
+    /// # Errors
+    /// [`NftError::TableName`].
+    pub fn of_instance(instance: &str) -> Result<Self, NftError> {
+        let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+        if (1..=MAX_INSTANCE).contains(&instance.len()) && instance.bytes().all(allowed) {
+            Ok(Self(format!("{TABLE}_{instance}")))
+        } else {
+            Err(NftError::TableName {
+                instance: instance.to_owned(),
+            })
+        }
+    }
+
+    /// Returns the name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for TableName {
+    /// The name for the only instance: `switchyard`.
+    fn default() -> Self {
+        Self(TABLE.to_owned())
     }
 }
 
@@ -272,6 +312,20 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn instance_is_a_part_of_a_name() {
+        let longest = "x".repeat(32);
+        for instance in ["a", "second", "node_2", longest.as_str()] {
+            let name = TableName::of_instance(instance).unwrap();
+            assert_eq!(name.as_str(), format!("switchyard_{instance}"));
+        }
+        let too_long = "x".repeat(33);
+        for instance in ["", "A", "a b", "a-b", "a;", "a\0", "é", too_long.as_str()] {
+            assert!(TableName::of_instance(instance).is_err(), "{instance:?}");
+        }
+        assert_eq!(TableName::default().as_str(), "switchyard");
+    }
 
     #[test]
     fn bridge_name_is_one_device_and_nothing_else() {

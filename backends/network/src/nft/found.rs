@@ -6,7 +6,7 @@ use super::element::{DumpedElements, Element};
 use super::expression::Expression;
 use super::family::NftFamily;
 use super::message::{NFTABLES, NfMessage, attribute, attributes, messages, number, text};
-use super::rules::{BaseChain, CHAINS, TABLE, rule_expressions, rules};
+use super::rules::{BaseChain, CHAINS, rule_expressions, rules};
 use super::sets::TableSet;
 use super::transaction::{
     ACCEPT, Action, CHAIN_HOOK, CHAIN_NAME, CHAIN_POLICY, CHAIN_TYPE, ELEMENTS_LIST, ELEMENTS_SET,
@@ -75,14 +75,14 @@ impl FoundTable {
         self.foreign == 0 && self.structure == Structure::of(family)
     }
 
-    /// Reads a table from dumps: messages about the table, and behind it those about its sets, chains, rules and elements. Returns `None` if
-    /// our table is not among them. What is about other tables is passed over.
-    pub(super) fn read(dumps: &[u8], family: NftFamily) -> Option<Self> {
+    /// Reads a table from dumps: messages about the table of this name, and behind it those about its sets, chains, rules and elements.
+    /// Returns `None` if that table is not among them. What is about other tables is passed over.
+    pub(super) fn read(dumps: &[u8], family: NftFamily, table: &str) -> Option<Self> {
         let mut structure = None;
         let mut elements: BTreeMap<TableSet, DumpedElements> = BTreeMap::new();
         for message in messages(dumps) {
             let body = message.body();
-            if message.family() != family.number() || text(body, TABLE_NAME) != Some(TABLE) {
+            if message.family() != family.number() || text(body, TABLE_NAME) != Some(table) {
                 continue;
             }
             if message.kind == NFTABLES | NEW_TABLE {

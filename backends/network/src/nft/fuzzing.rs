@@ -22,7 +22,7 @@ pub fn netfilter(data: &[u8]) {
         let any = Flows::Of(std::net::Ipv4Addr::LOCALHOST.into());
         assert!(flows.filter(|flow| any.include(flow)).count() <= data.len());
     }
-    assert!(changed_by_others(data, &[]).len() <= NftFamily::ALL.len());
+    assert!(changed_by_others(data, "switchyard", &[]).len() <= NftFamily::ALL.len());
     let answers: Vec<_> = messages(data)
         .filter_map(|message| NfAnswer::read(&message))
         .collect();
@@ -30,7 +30,7 @@ pub fn netfilter(data: &[u8]) {
 }
 
 fn table(data: &[u8], family: NftFamily) {
-    let Some(found) = FoundTable::read(data, family) else {
+    let Some(found) = FoundTable::read(data, family, "switchyard") else {
         return;
     };
     for element in found.elements() {

@@ -7,9 +7,8 @@ use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, SockFlag};
 
 use super::error::NftError;
-use super::family::NftFamily;
+use super::family::{NftFamily, TableName};
 use super::message::{NFTABLES, messages, text};
-use super::rules::TABLE;
 use super::socket::NfSocket;
 use super::transaction::TABLE_NAME;
 
@@ -38,17 +37,18 @@ pub struct NftNotice {
 #[derive(Debug)]
 pub struct NftMonitor {
     socket: NfSocket,
+    table: TableName,
 }
 
 impl NftMonitor {
-    /// Opens a socket in the network namespace of the calling thread.
+    /// Opens a socket in the network namespace of the calling thread, which looks at the tables of this name.
     ///
     /// # Errors
     /// [`NftError::Socket`].
-    pub fn open() -> Result<Self, NftError> {
+    pub fn open(table: TableName) -> Result<Self, NftError> {
         let socket = NfSocket::open(CHANGES, SockFlag::SOCK_NONBLOCK)
             .map_err(|source| NftError::Socket { source })?;
-        Ok(Self { socket })
+        Ok(Self { socket, table })
     }
 
     /// Reads what there is, and never waits: wait until the descriptor is readable before. `own` are the ports of the sockets whose changes
@@ -60,7 +60,11 @@ impl NftMonitor {
         let mut notice = NftNotice::default();
         for _ in 0..MAX_READ {
             match self.socket.receive(MsgFlags::MSG_DONTWAIT) {
-                Ok(datagram) => notice.families.extend(changed_by_others(datagram, own)),
+                Ok(datagram) => {
+                    notice
+                        .families
+                        .extend(changed_by_others(datagram, self.table.as_str(), own))
+                }
                 Err(Errno::EAGAIN) => return Ok(notice),
                 // The buffer was full: something was lost.
                 Err(Errno::ENOBUFS) => notice.families.extend(NftFamily::ALL),
@@ -78,12 +82,12 @@ impl AsFd for NftMonitor {
     }
 }
 
-/// Returns the families whose table a datagram of notifications is about, unless a socket with one of these ports changed it.
-pub(super) fn changed_by_others(datagram: &[u8], own: &[u32]) -> BTreeSet<NftFamily> {
+/// Returns the families whose table of this name a datagram of notifications is about, unless a socket with one of these ports changed it.
+pub(super) fn changed_by_others(datagram: &[u8], table: &str, own: &[u32]) -> BTreeSet<NftFamily> {
     messages(datagram)
         .filter(|message| message.kind & SUBSYSTEM == NFTABLES)
         .filter(|message| message.kind != NFTABLES | NEW_GENERATION && !own.contains(&message.port))
-        .filter(|message| text(message.body(), TABLE_NAME) == Some(TABLE))
+        .filter(|message| text(message.body(), TABLE_NAME) == Some(table))
         .filter_map(|message| NftFamily::from_number(message.family()))
         .collect()
 }
@@ -98,19 +102,45 @@ mod tests {
         let flush = kept("notified-flush");
         let port = messages(&flush).next().unwrap().port;
         let both = BTreeSet::from(NftFamily::ALL);
-        for (name, datagram, own, wanted) in [
-            ("of others", flush.clone(), vec![], both.clone()),
-            ("of another socket", flush.clone(), vec![port + 1], both),
-            ("our own", flush, vec![port + 1, port], BTreeSet::new()),
-            ("nothing", vec![], vec![], BTreeSet::new()),
+        for (name, table, datagram, own, wanted) in [
+            (
+                "of others",
+                "switchyard",
+                flush.clone(),
+                vec![],
+                both.clone(),
+            ),
+            (
+                "of another socket",
+                "switchyard",
+                flush.clone(),
+                vec![port + 1],
+                both,
+            ),
+            (
+                "our own",
+                "switchyard",
+                flush.clone(),
+                vec![port + 1, port],
+                BTreeSet::new(),
+            ),
+            (
+                "another instance",
+                "switchyard_2",
+                flush.clone(),
+                vec![],
+                BTreeSet::new(),
+            ),
+            ("nothing", "switchyard", vec![], vec![], BTreeSet::new()),
             (
                 "another subsystem",
+                "switchyard",
                 kept("conntrack-ip4"),
                 vec![],
                 BTreeSet::new(),
             ),
         ] {
-            assert_eq!(changed_by_others(&datagram, &own), wanted, "{name}");
+            assert_eq!(changed_by_others(&datagram, table, &own), wanted, "{name}");
         }
     }
 }

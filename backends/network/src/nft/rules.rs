@@ -4,11 +4,8 @@
 //! our subnets or our ports. A chain of ours accepts nothing that another program drops: an accept ends only the chain that has it.
 
 use super::expression::{Expression, FIRST};
-use super::family::NftFamily;
+use super::family::{NftFamily, TableName};
 use super::sets::TableSet;
-
-/// The name of our table in each family.
-pub const TABLE: &str = "switchyard";
 
 /// `NFT_META_IIFNAME`, `..._OIFNAME`, `..._L4PROTO`.
 const META_IIFNAME: u32 = 6;
@@ -189,9 +186,9 @@ pub(super) fn rule_expressions(rule: &[Statement], family: NftFamily) -> Vec<Exp
         .collect()
 }
 
-/// Returns the whole table of a family as `nft --terse list table` shows it: without elements.
+/// Returns the whole table of a family and instance as `nft --terse list table` shows it: without elements.
 #[must_use]
-pub fn text(family: NftFamily) -> String {
+pub fn text(family: NftFamily, table: &TableName) -> String {
     let mut parts: Vec<String> = TableSet::ALL.iter().map(|set| set.text(family)).collect();
     for chain in &CHAINS {
         let mut part = format!(
@@ -205,8 +202,9 @@ pub fn text(family: NftFamily) -> String {
         parts.push(part);
     }
     format!(
-        "table {} {TABLE} {{\n{}}}\n",
+        "table {} {} {{\n{}}}\n",
         family.name(),
+        table.as_str(),
         parts.join("\n")
     )
 }

@@ -7,10 +7,9 @@ use nix::sys::socket::SockFlag;
 
 use super::element::{DumpedElements, Element};
 use super::error::NftError;
-use super::family::NftFamily;
+use super::family::{NftFamily, TableName};
 use super::found::{FoundTable, Repair, repair, steps_of};
 use super::message::{NFTABLES, NfHead, NfMessage, NfWriter, attribute, messages, number, text};
-use super::rules::TABLE;
 use super::sets::TableSet;
 use super::socket::{NfAnswer, NfSocket};
 use super::transaction::{
@@ -46,7 +45,7 @@ pub struct ElementChange {
     pub element: Element,
 }
 
-/// The tables `ip switchyard` and `ip6 switchyard` of the network namespace in which it was opened.
+/// The two tables of one instance of the daemon, in the network namespace in which it was opened.
 ///
 /// All calls block for as long as the kernel works: some 20 µs for a change of elements, some milliseconds for a whole table. A call that
 /// is killed has done all of its transaction or nothing. Several sockets, also of several processes, may change the tables side by side;
@@ -54,17 +53,18 @@ pub struct ElementChange {
 #[derive(Debug)]
 pub struct NftTables {
     socket: NfSocket,
+    table: TableName,
 }
 
 impl NftTables {
-    /// Opens a socket in the network namespace of the calling thread.
+    /// Opens a socket in the network namespace of the calling thread, for the tables of this name.
     ///
     /// # Errors
     /// [`NftError::Socket`].
-    pub fn open() -> Result<Self, NftError> {
+    pub fn open(table: TableName) -> Result<Self, NftError> {
         let socket =
             NfSocket::open(0, SockFlag::empty()).map_err(|source| NftError::Socket { source })?;
-        Ok(Self { socket })
+        Ok(Self { socket, table })
     }
 
     /// Returns the port id of its socket, by which [`super::NftMonitor`] tells its changes from those of others.
@@ -84,10 +84,12 @@ impl NftTables {
         match self.submit(PROBE_TABLE, &steps, None, false)? {
             Verdict::Done => Ok(()),
             Verdict::Refused { step, errno } => Err(NftError::Lacking {
-                doing: described(&steps, step),
+                doing: described(PROBE_TABLE, &steps, step),
                 source: errno,
             }),
-            Verdict::Changed | Verdict::Unanswered => Err(unanswered(&steps)),
+            Verdict::Changed | Verdict::Unanswered => Err(NftError::Unanswered {
+                doing: described(PROBE_TABLE, &steps, None),
+            }),
         }
     }
 
@@ -161,7 +163,7 @@ impl NftTables {
                     resource: 0,
                 };
                 writer.message(head, |body| {
-                    body.text(TABLE_NAME, TABLE);
+                    body.text(TABLE_NAME, self.table.as_str());
                     body.text(ELEMENTS_SET, change.element.set().name());
                     body.nest(ELEMENTS_LIST, |list| change.element.write(list));
                 });
@@ -200,7 +202,7 @@ impl NftTables {
         for element in wanted {
             fitting(family, element)?;
         }
-        let doing = format!("restore table {} {TABLE}", family.name());
+        let doing = format!("restore table {} {}", family.name(), self.table.as_str());
         self.after_a_look(&doing, |tables| {
             let found = tables.read(family)?;
             Ok(repair(family, found.as_ref(), wanted))
@@ -225,36 +227,40 @@ impl NftTables {
     /// # Errors
     /// [`NftError::Query`].
     pub fn read(&mut self, family: NftFamily) -> Result<Option<FoundTable>, NftError> {
-        let doing = || format!("read table {} {TABLE}", family.name());
         match self.dumps(family) {
-            Ok(dumps) => Ok(FoundTable::read(&dumps, family)),
+            Ok(dumps) => Ok(FoundTable::read(&dumps, family, self.table.as_str())),
             // It was deleted before or while it was read.
             Err(Errno::ENOENT) => Ok(None),
-            Err(errno) => Err(NftError::query(doing())(errno)),
+            Err(source) => Err(NftError::Query {
+                doing: format!("read table {} {}", family.name(), self.table.as_str()),
+                source,
+            }),
         }
     }
 
     fn dumps(&mut self, family: NftFamily) -> nix::Result<Vec<u8>> {
+        let Self { socket, table } = self;
+        let table = table.as_str();
         let number = family.number();
-        let mut all = self.socket.ask(NFTABLES | GET_TABLE, number, |body| {
-            body.text(TABLE_NAME, TABLE)
+        let mut all = socket.ask(NFTABLES | GET_TABLE, number, |body| {
+            body.text(TABLE_NAME, table)
         })?;
         for kind in [GET_SET, GET_CHAIN, GET_RULE] {
-            let dump = self.socket.dump(
+            let dump = socket.dump(
                 NFTABLES | kind,
                 number,
-                |body| body.text(TABLE_NAME, TABLE),
+                |body| body.text(TABLE_NAME, table),
                 // Kernels before 6.3 list the chains of all tables.
-                |message| text(message.body(), TABLE_NAME) == Some(TABLE),
+                |message| text(message.body(), TABLE_NAME) == Some(table),
             )?;
             all.extend(dump);
         }
         for set in sets_in(&all) {
-            let dump = self.socket.dump(
+            let dump = socket.dump(
                 NFTABLES | GET_ELEMENTS,
                 number,
                 |body| {
-                    body.text(TABLE_NAME, TABLE);
+                    body.text(TABLE_NAME, table);
                     body.text(ELEMENTS_SET, set.name());
                 },
                 |_| true,
@@ -300,20 +306,23 @@ impl NftTables {
         if steps.is_empty() {
             return Ok(());
         }
-        match self.submit(TABLE, steps, generation, true)? {
+        let table = self.table.clone();
+        let doing = |step| described(table.as_str(), steps, step);
+        match self.submit(table.as_str(), steps, generation, true)? {
             Verdict::Done => Ok(()),
             Verdict::Changed => Err(NftError::Contended {
-                doing: described(steps, None),
+                doing: doing(None),
                 tries: 1,
             }),
             Verdict::Refused { step, errno } => Err(NftError::Refused {
-                doing: described(steps, step),
+                doing: doing(step),
                 source: errno,
             }),
-            Verdict::Unanswered => Err(unanswered(steps)),
+            Verdict::Unanswered => Err(NftError::Unanswered { doing: doing(None) }),
         }
     }
 
+    /// Sends a transaction, and returns what became of it.
     fn submit(
         &mut self,
         table: &str,
@@ -325,7 +334,7 @@ impl NftTables {
         let first = self.socket.sequences(count.saturating_add(2));
         let sent = transaction(table, steps, first, generation, commit)?;
         let query = |source| NftError::Query {
-            doing: described(steps, None),
+            doing: described(table, steps, None),
             source,
         };
         self.socket.send(&sent.bytes).map_err(query)?;
@@ -392,22 +401,19 @@ fn steps(changes: &[ElementChange], is_there: impl Fn(&ElementChange) -> bool) -
     steps
 }
 
-/// Returns the step with this place, or the first one and how many more there are.
-fn described(steps: &[TableStep], place: Option<u32>) -> String {
+/// Returns what the step with this place does, or what the first one does and how many more there are.
+fn described(table: &str, steps: &[TableStep], place: Option<u32>) -> String {
     let step = place
         .and_then(|place| usize::try_from(place).ok())
         .and_then(|place| steps.get(place));
     match (step, steps) {
-        (Some(step), _) => step.to_string(),
-        (None, [one]) => one.to_string(),
-        (None, [first, others @ ..]) => format!("{first} and do {} more steps", others.len()),
+        (Some(step), _) => step.describe(table),
+        (None, [one]) => one.describe(table),
+        (None, [first, others @ ..]) => {
+            let first = first.describe(table);
+            format!("{first} and do {} more steps", others.len())
+        }
         (None, []) => "change nothing".to_owned(),
-    }
-}
-
-fn unanswered(steps: &[TableStep]) -> NftError {
-    NftError::Unanswered {
-        doing: described(steps, None),
     }
 }
 

@@ -8,7 +8,7 @@ use super::element::Element;
 use super::error::NftError;
 use super::family::NftFamily;
 use super::message::{ACK, APPEND, CREATE, NFTABLES, NfHead, NfWriter};
-use super::rules::{BaseChain, CHAINS, Statement, TABLE, rule_expressions, rule_text, rules};
+use super::rules::{BaseChain, CHAINS, Statement, rule_expressions, rule_text, rules};
 use super::sets::{KeyPart, TableSet, length, type_number};
 use super::socket::{MAX_SEND, NfAnswer};
 
@@ -272,25 +272,24 @@ impl TableStep {
     }
 }
 
-impl fmt::Display for TableStep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let of = format!("table {} {}", self.family.name(), TABLE);
+impl TableStep {
+    /// Returns what it does to the table of this name, as a verb phrase.
+    pub(super) fn describe(&self, table: &str) -> String {
+        let of = format!("table {} {table}", self.family.name());
         match &self.action {
-            Action::AddTable => write!(f, "add {of}"),
-            Action::DeleteTable => write!(f, "delete {of}"),
-            Action::AddSet(set) => write!(f, "add {set} to {of}"),
-            Action::AddChain(chain) => write!(f, "add chain {} to {of}", chain.name),
-            Action::AddRule(chain, rule) => write!(
-                f,
-                "add rule \"{}\" to chain {} of {of}",
-                rule_text(rule, self.family),
-                chain.name
-            ),
+            Action::AddTable => format!("add {of}"),
+            Action::DeleteTable => format!("delete {of}"),
+            Action::AddSet(set) => format!("add {set} to {of}"),
+            Action::AddChain(chain) => format!("add chain {} to {of}", chain.name),
+            Action::AddRule(chain, rule) => {
+                let text = rule_text(rule, self.family);
+                format!("add rule \"{text}\" to chain {} of {of}", chain.name)
+            }
             Action::AddElements(set, elements) => {
-                write!(f, "add {} to {set} of {of}", Shown(elements))
+                format!("add {} to {set} of {of}", Shown(elements))
             }
             Action::RemoveElements(set, elements) => {
-                write!(f, "remove {} from {set} of {of}", Shown(elements))
+                format!("remove {} from {set} of {of}", Shown(elements))
             }
         }
     }
@@ -441,7 +440,7 @@ mod tests {
                  of table ip6 switchyard",
             ),
         ] {
-            assert_eq!(step(action).to_string(), text);
+            assert_eq!(step(action).describe("switchyard"), text);
         }
     }
 

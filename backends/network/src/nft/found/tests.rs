@@ -47,7 +47,7 @@ fn port(port: u16, to: &str) -> Element {
 #[test]
 fn dump_of_the_kernel_is_our_table() {
     for family in NftFamily::ALL {
-        let found = FoundTable::read(&dumps_of(family), family).unwrap();
+        let found = FoundTable::read(&dumps_of(family), family, "switchyard").unwrap();
         assert_eq!(found.structure, Structure::of(family), "{family:?}");
         assert!(found.is_intact(family));
         let texts: Vec<_> = found
@@ -88,14 +88,21 @@ fn dump_of_the_kernel_is_our_table() {
         } else {
             NftFamily::Ip4
         };
-        assert_eq!(FoundTable::read(&dumps_of(family), other), None);
+        assert_eq!(
+            FoundTable::read(&dumps_of(family), other, "switchyard"),
+            None
+        );
+        assert_eq!(
+            FoundTable::read(&dumps_of(family), family, "switchyard_2"),
+            None
+        );
     }
 }
 
 #[test]
 fn table_that_is_not_ours_is_made_anew() {
     let family = NftFamily::Ip4;
-    let good = FoundTable::read(&dumps_of(family), family).unwrap();
+    let good = FoundTable::read(&dumps_of(family), family, "switchyard").unwrap();
     let changed = |change: &dyn Fn(&mut FoundTable)| {
         let mut found = good.clone();
         change(&mut found);
@@ -189,7 +196,7 @@ fn table_that_is_not_ours_is_made_anew() {
 #[test]
 fn key_that_leads_elsewhere_is_removed_before_it_is_added() {
     let family = NftFamily::Ip4;
-    let mut found = FoundTable::read(&dumps_of(family), family).unwrap();
+    let mut found = FoundTable::read(&dumps_of(family), family, "switchyard").unwrap();
     found.elements = BTreeSet::from([port(80, "10.0.0.1"), bridge("sw0")]);
     let wanted = BTreeSet::from([port(80, "10.0.0.2"), bridge("sw0")]);
     let (steps, change) = repair(family, Some(&found), &wanted);
@@ -221,7 +228,7 @@ proptest! {
         let family = NftFamily::Ip6;
         let union = |set: BTreeSet<Element>| -> BTreeSet<Element> { set.union(&kept).cloned().collect() };
         let wanted = union(wanted);
-        let mut table = FoundTable::read(&dumps_of(family), family).unwrap();
+        let mut table = FoundTable::read(&dumps_of(family), family, "switchyard").unwrap();
         table.elements = union(found);
         let (steps, _) = repair(family, Some(&table), &wanted);
         prop_assert_eq!(done(&steps, Some(table.elements.clone())), Some(wanted.clone()));

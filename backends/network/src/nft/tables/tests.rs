@@ -35,7 +35,7 @@ fn nft(arguments: &[&str]) -> String {
 /// Brings the loopback device up, and makes both tables.
 pub(in crate::nft) fn prepare() {
     run("ip", "iproute2", &["link", "set", "lo", "up"]);
-    let mut tables = NftTables::open().unwrap();
+    let mut tables = NftTables::open(TableName::default()).unwrap();
     for family in NftFamily::ALL {
         tables.restore(family, &BTreeSet::new()).unwrap();
     }
@@ -98,13 +98,13 @@ fn table_is_as_nft_lists_it() {
     in_private_netns(|| {
         prepare();
         for family in NftFamily::ALL {
-            let listed = nft(&["--terse", "list", "table", family.name(), TABLE]);
-            assert_eq!(listed, rules::text(family));
-            let mut tables = NftTables::open().unwrap();
+            let listed = nft(&["--terse", "list", "table", family.name(), "switchyard"]);
+            assert_eq!(listed, rules::text(family, &TableName::default()));
+            let mut tables = NftTables::open(TableName::default()).unwrap();
             tables.restore(family, &elements(family)).unwrap();
             for element in elements(family) {
                 let set = element.set();
-                let listed = nft(&["list", set.word(), family.name(), TABLE, set.name()]);
+                let listed = nft(&["list", set.word(), family.name(), "switchyard", set.name()]);
                 assert!(
                     listed.contains(&element.to_string()),
                     "{element} is not in {listed}"
@@ -117,14 +117,14 @@ fn table_is_as_nft_lists_it() {
 #[test]
 fn table_that_nft_loads_is_ours() {
     in_private_netns(|| {
-        let mut tables = NftTables::open().unwrap();
+        let mut tables = NftTables::open(TableName::default()).unwrap();
         for family in NftFamily::ALL {
             let mut loader = Command::new("nft")
                 .args(["--file", "-"])
                 .stdin(Stdio::piped())
                 .spawn()
                 .unwrap();
-            let text = rules::text(family);
+            let text = rules::text(family, &TableName::default());
             let mut input = loader.stdin.take().unwrap();
             input.write_all(text.as_bytes()).unwrap();
             drop(input);
@@ -141,7 +141,7 @@ fn table_that_nft_loads_is_ours() {
 fn elements_are_read_as_they_were_added() {
     in_private_netns(|| {
         prepare();
-        let mut tables = NftTables::open().unwrap();
+        let mut tables = NftTables::open(TableName::default()).unwrap();
         for family in NftFamily::ALL {
             let wanted = elements(family);
             let all = |add| -> Vec<_> {
@@ -166,7 +166,7 @@ fn elements_are_read_as_they_were_added() {
 #[test]
 fn kernel_lists_any_elements_as_they_were_added() {
     in_private_netns(|| {
-        let tables = RefCell::new(NftTables::open().unwrap());
+        let tables = RefCell::new(NftTables::open(TableName::default()).unwrap());
         let mut runner = TestRunner::new(Config::with_cases(32));
         let of = |family| proptest::collection::btree_set(element(family), 0..40);
         for family in NftFamily::ALL {
@@ -203,7 +203,7 @@ fn kernel_lists_any_elements_as_they_were_added() {
 fn refused_change_does_nothing_and_names_the_step() {
     in_private_netns(|| {
         let family = NftFamily::Ip4;
-        let mut tables = NftTables::open().unwrap();
+        let mut tables = NftTables::open(TableName::default()).unwrap();
         let first = change(family, true, port(80, "10.88.0.2"));
         let error = tables.change(std::slice::from_ref(&first)).unwrap_err();
         assert!(error.is_missing(), "{error:?}");
@@ -238,7 +238,7 @@ fn refused_change_does_nothing_and_names_the_step() {
 fn port_that_another_container_has_by_now_is_left_to_it() {
     in_private_netns(|| {
         prepare();
-        let mut tables = NftTables::open().unwrap();
+        let mut tables = NftTables::open(TableName::default()).unwrap();
         for (family, first, second) in [
             (NftFamily::Ip4, "10.88.0.2", "10.88.0.3"),
             (NftFamily::Ip6, "fd00:88::2", "fd00:88::3"),
@@ -264,7 +264,7 @@ fn restore_mends_what_others_changed() {
     in_private_netns(|| {
         let family = NftFamily::Ip4;
         let wanted = elements(family);
-        let mut tables = NftTables::open().unwrap();
+        let mut tables = NftTables::open(TableName::default()).unwrap();
         nft(&["add", "table", "inet", "other"]);
         nft(&["add", "chain", "inet", "other", "kept"]);
         let one = &[
@@ -341,12 +341,32 @@ fn restore_mends_what_others_changed() {
 }
 
 #[test]
+fn instances_have_tables_of_their_own() {
+    in_private_netns(|| {
+        let family = NftFamily::Ip4;
+        let second = TableName::of_instance("second").unwrap();
+        let mut first = NftTables::open(TableName::default()).unwrap();
+        let mut second = NftTables::open(second).unwrap();
+        first.restore(family, &elements(family)).unwrap();
+        let others = BTreeSet::from([port(9090, "10.99.0.2")]);
+        second.restore(family, &others).unwrap();
+        assert_eq!(
+            first.read(family).unwrap().unwrap().elements(),
+            &elements(family)
+        );
+        assert_eq!(second.read(family).unwrap().unwrap().elements(), &others);
+        first.remove(family).unwrap();
+        assert!(second.read(family).unwrap().unwrap().is_intact(family));
+    });
+}
+
+#[test]
 fn change_that_follows_a_look_is_tried_again() {
     in_private_netns(|| {
         prepare();
         let family = NftFamily::Ip4;
-        let mut others = NftTables::open().unwrap();
-        let mut tables = NftTables::open().unwrap();
+        let mut others = NftTables::open(TableName::default()).unwrap();
+        let mut tables = NftTables::open(TableName::default()).unwrap();
         let mut made = 0;
         for (changes_of_others, done) in [(0, true), (1, true), (2, true), (3, false), (9, false)] {
             let mut looks = 0;
@@ -374,7 +394,7 @@ fn change_that_follows_a_look_is_tried_again() {
 #[test]
 fn probe_leaves_nothing() {
     in_private_netns(|| {
-        let mut tables = NftTables::open().unwrap();
+        let mut tables = NftTables::open(TableName::default()).unwrap();
         for family in NftFamily::ALL {
             tables.probe(family).unwrap();
             assert_eq!(tables.read(family).unwrap(), None);
@@ -392,7 +412,7 @@ fn many_ports_are_one_transaction() {
     in_private_netns(|| {
         prepare();
         let family = NftFamily::Ip4;
-        let mut tables = NftTables::open().unwrap();
+        let mut tables = NftTables::open(TableName::default()).unwrap();
         let wanted: BTreeSet<_> = (1..=20_000)
             .map(|number| port(number, "10.88.0.2"))
             .collect();
@@ -408,8 +428,8 @@ fn many_ports_are_one_transaction() {
 #[test]
 fn monitor_notices_flushes_of_others() {
     in_private_netns(|| {
-        let mut monitor = NftMonitor::open().unwrap();
-        let mut tables = NftTables::open().unwrap();
+        let mut monitor = NftMonitor::open(TableName::default()).unwrap();
+        let mut tables = NftTables::open(TableName::default()).unwrap();
         let own = [tables.port()];
         for family in NftFamily::ALL {
             tables.restore(family, &elements(family)).unwrap();

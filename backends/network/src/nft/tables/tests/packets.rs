@@ -262,7 +262,7 @@ fn reach_each_other(family: NftFamily, plan: &Plan, bridged_packets: bool) {
         set("bridge/bridge-nf-call-iptables", value);
         set("bridge/bridge-nf-call-ip6tables", value);
     }
-    let mut tables = NftTables::open().unwrap();
+    let mut tables = NftTables::open(TableName::default()).unwrap();
     tables.restore(family, &elements_of(plan)).unwrap();
     let router = plan.first[0];
     // Where the bridge shows its packets to the rules, the answer of a neighbour is translated there too.
