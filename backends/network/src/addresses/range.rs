@@ -252,6 +252,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "it is one table of cases")]
     fn range_is_what_hosts_of_the_subnet_can_have() {
         for (subnet, first, last, gateway, expected) in [
             (

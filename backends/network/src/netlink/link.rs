@@ -226,10 +226,11 @@ fn read_mac(value: &[u8]) -> Option<Mac> {
 fn read_port(info: &[u8]) -> Option<PortState> {
     let is_port = attribute(info, IFLA_INFO_SLAVE_KIND).map(text)? == "bridge";
     let state = attribute(attribute(info, IFLA_INFO_SLAVE_DATA)?, IFLA_BRPORT_STATE)?;
-    is_port.then(|| match state {
+    let state = match state {
         [3, ..] => PortState::Forwarding,
         _ => PortState::Closed,
-    })
+    };
+    is_port.then_some(state)
 }
 
 /// All devices of the socket's namespace.

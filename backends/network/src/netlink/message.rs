@@ -204,7 +204,8 @@ mod tests {
     fn attribute_that_its_length_cannot_say_is_an_error_wherever_it_is() {
         let most = vec![0; usize::from(u16::MAX) - NLA_HDRLEN];
         let more = vec![0; most.len() + 1];
-        let cases: [(&str, bool, &dyn Fn(&mut Attributes)); 4] = [
+        type Write<'a> = &'a dyn Fn(&mut Attributes);
+        let cases: [(&str, bool, Write<'_>); 4] = [
             ("the longest", true, &|all| all.bytes(1, &most)),
             ("longer", false, &|all| all.bytes(1, &more)),
             ("one with its content", false, &|all| {

@@ -405,9 +405,11 @@ fn rules_of_both_families_are_added_and_deleted() {
             host,
         ] {
             let rule = rule(prefix);
-            let requests =
-                [add_rule(&rule), delete_rule(&rule), add_rule(&rule)].map(Result::unwrap);
-            socket.run(&requests).unwrap();
+            // It does not stay: the kernel takes a rule for all packets for one that it has for some of them.
+            for _ in 0..2 {
+                let requests = [add_rule(&rule), delete_rule(&rule)].map(Result::unwrap);
+                socket.run(&requests).unwrap();
+            }
         }
     });
 }

@@ -78,7 +78,7 @@ impl FoundTable {
     /// Reads a table from dumps: messages about the table of this name, and behind it those about its sets, chains, rules and elements.
     /// Returns `None` if that table is not among them. What is about other tables is passed over.
     pub(super) fn read(dumps: &[u8], family: NftFamily, table: &str) -> Option<Self> {
-        let mut structure = None;
+        let mut structure: Option<Structure> = None;
         let mut elements: BTreeMap<TableSet, DumpedElements> = BTreeMap::new();
         for message in messages(dumps) {
             let body = message.body();

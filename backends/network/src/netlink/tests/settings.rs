@@ -116,10 +116,8 @@ fn namespace_that_is_none_or_whose_work_panics_is_an_error() {
     }
     in_private_netns(|| {
         let namespace = NetNs::current().unwrap();
-        let error = namespace
-            .run(|| panic!("it is a test"))
-            .map(|()| ())
-            .unwrap_err();
+        let ended: Result<(), NetlinkError> = namespace.run(|| panic!("it is a test"));
+        let error = ended.unwrap_err();
         assert!(
             matches!(error, NetlinkError::ThreadLost { .. }),
             "{error:?}"

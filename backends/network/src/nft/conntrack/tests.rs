@@ -18,6 +18,7 @@ fn tuple(protocol: u8, from: &str, to: &str) -> FlowTuple {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "it is one table of cases")]
 fn only_connections_of_the_port_are_removed() {
     let client = "198.51.100.7:4000";
     let node = "192.0.2.1:53";

@@ -100,6 +100,7 @@ fn dump_of_the_kernel_is_our_table() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "it is one table of cases")]
 fn table_that_is_not_ours_is_made_anew() {
     let family = NftFamily::Ip4;
     let good = FoundTable::read(&dumps_of(family), family, "switchyard").unwrap();

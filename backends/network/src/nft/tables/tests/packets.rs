@@ -254,6 +254,7 @@ fn elements_of(plan: &Plan) -> BTreeSet<Element> {
     all
 }
 
+#[expect(clippy::too_many_lines, reason = "it is one table of cases")]
 fn reach_each_other(family: NftFamily, plan: &Plan, bridged_packets: bool) {
     let lab = Lab::new(family, plan);
     let seen = Path::new("/proc/sys/net/bridge/bridge-nf-call-iptables").exists();
