@@ -333,11 +333,11 @@ fn tmpfs(field: &str, options: mount::TmpfsOptions, plain: Mount) -> Result<Moun
         if options.len() > 4096 {
             return Err(Error::invalid(field, "it is longer than 4096 bytes"));
         }
-        // Docker writes an option as a list of its name and its value, if it has one.
-        let list: Vec<Vec<String>> = serde_json::from_str(&options).map_err(|fault| {
+        // Docker writes an option as a list of its name and its value, if it has one. Without options, Docker 28 writes null.
+        let list: Option<Vec<Vec<String>>> = serde_json::from_str(&options).map_err(|fault| {
             Error::invalid(&field, "it is no JSON list of lists of texts").with_source(fault)
         })?;
-        for option in list {
+        for option in list.into_iter().flatten() {
             tmpfs.set(&option.join("=")).ok_or_else(|| {
                 let why = format!("{option:?} is no option of a tmpfs that can be set here");
                 Error::invalid(&field, why)

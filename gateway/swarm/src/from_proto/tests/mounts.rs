@@ -339,6 +339,15 @@ fn tmpfs_has_size_mode_and_options() {
         }
     );
     assert_eq!(made.options, strings(&["noexec", "uid=7", "gid=8"]));
+    // Managers of Docker 28 write no options in one of these ways.
+    for none in ["", "null", "[]"] {
+        let made = one(options(TmpfsOptions {
+            size_bytes: 1 << 20,
+            options: none.into(),
+            ..Default::default()
+        }));
+        assert_eq!(made.options, strings(&["noexec"]), "{none:?}");
+    }
     invalid(
         with(vec![options(TmpfsOptions {
             options: r#"[["uid","root"]]"#.into(),
