@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::executor::Executor;
 use crate::identity::Identity;
 use crate::membership::Membership;
+use crate::offer::DeviceCheck;
 use crate::random;
 use crate::renewal;
 use crate::report::AgentReport;
@@ -106,14 +107,25 @@ impl Agent {
         self.state.report.subscribe()
     }
 
+    /// Has the executor take up the tasks of before the daemon's start. To be called once the gateway has recovered, before
+    /// [`Agent::run`]. Cancel-safe.
+    pub async fn recover(&self) {
+        if let Some(kept) = self.membership.device_check().await {
+            self.executor.resume_device_check(kept);
+        }
+        self.executor.recover().await;
+    }
+
     /// Serves sessions and renews the certificate until `end`. The managers are not notified of the end: they
     /// mark the node down after three missed heartbeats, so that a short restart changes nothing.
     ///
     /// # Errors
     /// Only an operator can end the cause: the node was removed, or its certificate has expired.
     pub async fn run(&self, end: CancellationToken) -> Result<(), Error> {
+        let concluded = self.executor.device_check();
         let result = tokio::select! {
             () = end.cancelled() => Ok(()),
+            never = self.keep_device_check(concluded) => match never {},
             error = self.sessions() => Err(error),
             error = self.renewals() => Err(error),
         };
@@ -122,6 +134,20 @@ impl Agent {
             report.session_error = result.as_ref().err().map(Error::report);
         });
         result
+    }
+
+    /// Stores each conclusion about the managers' check of devices. A kill before it is stored costs one more task.
+    async fn keep_device_check(
+        &self,
+        mut concluded: watch::Receiver<Option<DeviceCheck>>,
+    ) -> Infallible {
+        while concluded.changed().await.is_ok() {
+            let check = *concluded.borrow_and_update();
+            if let Some(check) = check {
+                self.membership.concluded_device_check(check).await;
+            }
+        }
+        pending().await
     }
 
     /// One session after the other.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::sync::watch;
 
+use crate::offer::DeviceCheck;
 use crate::session::assignments::Changes;
 use crate::session::description::NodeFacts;
 use crate::session::reports::Reports;
@@ -48,6 +49,16 @@ pub trait Executor: Send + Sync {
 
     /// Receiver for the node's description. Managers receive a change within ten seconds.
     fn facts(&self) -> watch::Receiver<NodeFacts>;
+
+    /// The managers of the cluster check devices in this way, as was concluded before the daemon's start. It is called before
+    /// [`Executor::recover`], and changes nothing that was concluded since. Without an implementation, it has no effect.
+    fn resume_device_check(&self, _: DeviceCheck) {}
+
+    /// Receiver for what is concluded about the managers' check of devices, which is kept with the membership. Without
+    /// an implementation, nothing is concluded.
+    fn device_check(&self) -> watch::Receiver<Option<DeviceCheck>> {
+        watch::Sender::new(None).subscribe()
+    }
 
     /// Takes up the tasks of before the daemon's start. It is called once the gateway has recovered, before the first
     /// changes of a membership. Idempotent, also while tasks are worked on.

@@ -89,6 +89,9 @@ pub fn files(data: &[u8]) {
     if let Ok(managers) = store::managers(data) {
         assert!(managers.peers().count() <= 64);
     }
+    if let Err(reason) = store::device_check::parse(data, "c1") {
+        assert!(reason.len() < 300, "{reason}");
+    }
 }
 
 /// Decodes the bytes as messages, one after the other, each behind its length: what is assigned is bounded, and what

@@ -80,7 +80,7 @@ pub use key::NodeKey;
 pub use managers::{Managers, Peer};
 pub use names::names;
 pub use node::{JoinByFile, NodeActor, NodeParts, NodePhase, NodeStatus, SwarmNode};
-pub use offer::{DeviceKinds, default_kind};
+pub use offer::{DeviceCheck, DeviceKinds, default_kind};
 pub use plan::{
     AllowedDevices, AssignedDevice, HealthCheck, HealthCommand, LogRotation, PlanContext,
     PublishedPort, ServiceImage, TaskFile, TaskPlan,

@@ -10,6 +10,7 @@ use crate::certificates::RootBundle;
 use crate::error::Error;
 use crate::identity::Identity;
 use crate::managers::{Managers, Peer};
+use crate::offer::DeviceCheck;
 use crate::random;
 use crate::store::Store;
 
@@ -137,6 +138,41 @@ impl Membership {
             tracing::warn!(
                 error = error.report(),
                 "cannot store the managers of the swarm"
+            );
+        }
+    }
+
+    /// What was concluded about the managers' check of devices; `None` also if it cannot be read, which does not make the
+    /// membership unusable.
+    pub(crate) async fn device_check(&self) -> Option<DeviceCheck> {
+        let cluster = self.identity().cluster().to_owned();
+        let read = self
+            .store
+            .run(move |store| store.load_device_check(&cluster));
+        match read.await {
+            Ok(kept) => kept,
+            Err(error) => {
+                tracing::warn!(
+                    error = error.report(),
+                    "it is not known how the managers of the swarm check devices: it is learned again, from a task that they reject"
+                );
+                None
+            }
+        }
+    }
+
+    /// Something was concluded about the managers' check of devices.
+    pub(crate) async fn concluded_device_check(&self, check: DeviceCheck) {
+        let cluster = self.identity().cluster().to_owned();
+        if let Err(error) = self
+            .store
+            .run(move |store| store.save_device_check(&cluster, check))
+            .await
+        {
+            tracing::warn!(
+                error = error.report(),
+                "cannot store how the managers of the swarm check devices: the next start of the daemon learns it again, from \
+                 a task that they reject"
             );
         }
     }

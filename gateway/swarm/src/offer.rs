@@ -26,7 +26,8 @@ mod devices;
 mod enforcement;
 
 pub use devices::{DeviceKinds, default_kind};
-use enforcement::{ChangedEnforcement, Enforcement};
+pub use enforcement::DeviceCheck;
+use enforcement::Enforcement;
 
 /// The interval at which the reservations of other owners are read. Managers get a change every ten seconds at most.
 const LOOK_PAUSE: Duration = Duration::from_secs(5);
@@ -37,7 +38,10 @@ const SCAN_LIMIT: Duration = Duration::from_secs(10);
 /// Keeps the offer to managers up to date, for as long as it lives.
 #[derive(Debug)]
 pub(crate) struct Offer {
-    is_made: watch::Receiver<bool>,
+    /// The number of the last request for a new offer.
+    asked: watch::Sender<u64>,
+    /// The number of the last request that an offer has answered.
+    answered: watch::Receiver<u64>,
     _keep: AbortOnDropHandle<()>,
 }
 
@@ -80,18 +84,31 @@ impl Offer {
         reservations: Arc<Mutex<Reservations>>,
         told: watch::Sender<NodeFacts>,
     ) -> Self {
-        let (made, is_made) = watch::channel(false);
-        let keep = tokio::spawn(keep(scope, (facts, kinds), reservations, (told, made)));
+        let (asked, requests) = watch::channel(0);
+        let (answers, answered) = watch::channel(0);
+        let keep = tokio::spawn(keep(
+            scope,
+            (facts, kinds),
+            reservations,
+            (told, requests, answers),
+        ));
         Self {
-            is_made,
+            asked,
+            answered,
             _keep: AbortOnDropHandle::new(keep),
         }
     }
 
-    /// Waits for the first offer. Cancel-safe.
-    pub(crate) async fn made(&self) {
+    /// Waits for an offer of what is known now. Cancel-safe.
+    pub(crate) async fn renewed(&self) {
+        let mut number = 0;
+        self.asked.send_modify(|asked| {
+            *asked += 1;
+            number = *asked;
+        });
+        let mut answered = self.answered.clone();
         // Without a sender the gateway ends.
-        let _ = self.is_made.clone().wait_for(|is_made| *is_made).await;
+        let _ = answered.wait_for(|answered| *answered >= number).await;
     }
 }
 
@@ -128,12 +145,18 @@ impl Reservations {
 
     /// Notes a task that a manager has sent while it knew these facts. Returns what is concluded of it about the check of
     /// the managers, to be logged.
-    pub(crate) fn observe(
-        &mut self,
-        task: &swarm::Task,
-        told: &NodeFacts,
-    ) -> Option<ChangedEnforcement> {
+    pub(crate) fn observe(&mut self, task: &swarm::Task, told: &NodeFacts) -> Option<DeviceCheck> {
         self.enforcement.observe(task, told)
+    }
+
+    /// Begins with what the daemon before has concluded about the check of the managers.
+    pub(crate) fn resume_device_check(&mut self, kept: DeviceCheck) {
+        self.enforcement.resume(kept);
+    }
+
+    /// Returns a receiver for what is concluded about the check of the managers.
+    pub(crate) fn device_check(&self) -> watch::Receiver<Option<DeviceCheck>> {
+        self.enforcement.learned()
     }
 
     /// A task has ended, or is not assigned any more.
@@ -244,7 +267,11 @@ async fn keep(
     scope: Scope,
     (facts, kinds): (NodeFacts, Reloadable<DeviceKinds>),
     reservations: Arc<Mutex<Reservations>>,
-    (told, made): (watch::Sender<NodeFacts>, watch::Sender<bool>),
+    (told, mut requests, answers): (
+        watch::Sender<NodeFacts>,
+        watch::Receiver<u64>,
+        watch::Sender<u64>,
+    ),
 ) {
     // Before, other owners seem to reserve nothing.
     scope.recovered().await;
@@ -260,6 +287,7 @@ async fn keep(
     }
     let mut known_left_out = 0;
     loop {
+        let request = *requests.borrow_and_update();
         let claimed = claimed(&scope, &reservations);
         let (offered, left_out) =
             offered(&facts, capacity(&scope, &devices, &kinds.get()), claimed);
@@ -277,11 +305,12 @@ async fn keep(
             *told = offered;
             is_other
         });
-        made.send_replace(true);
+        answers.send_replace(request);
         tokio::select! {
             () = told.closed() => return,
             () = scope.ended() => return,
             () = sleep(LOOK_PAUSE) => {}
+            changed = requests.changed() => if changed.is_err() { return },
         }
     }
 }

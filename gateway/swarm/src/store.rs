@@ -7,6 +7,7 @@
 //! | `managers.json` | the managers in the last list that was received |
 //! | `join.json` | a join that waits for its certificate |
 //! | `departure.json` | which swarm the node has left or was removed from, until it joins again |
+//! | `device-check.json` | how the managers of a cluster check devices; of another cluster it is ignored |
 //!
 //! The node is a member if and only if there is `node.pem`, and `departure.json` does not say that it has
 //! left: then the rest of the leave is to be done. Certificate and key are one file because they belong
@@ -35,6 +36,7 @@ use crate::key::NodeKey;
 use crate::managers::{Managers, Peer};
 use crate::token::RootDigest;
 
+pub(crate) mod device_check;
 mod files;
 #[cfg(test)]
 pub(crate) mod held_points;
@@ -46,8 +48,9 @@ const NODE: &str = "node.pem";
 const MANAGERS: &str = "managers.json";
 const JOIN: &str = "join.json";
 const DEPARTURE: &str = "departure.json";
+const DEVICE_CHECK: &str = "device-check.json";
 
-const FILES: [&str; 5] = [ROOTS, NODE, MANAGERS, JOIN, DEPARTURE];
+const FILES: [&str; 6] = [ROOTS, NODE, MANAGERS, JOIN, DEPARTURE, DEVICE_CHECK];
 
 /// First line of the key in `node.pem`, after the certificates.
 const KEY_BEGIN: &[u8] = b"-----BEGIN PRIVATE KEY-----";
@@ -428,6 +431,7 @@ impl Store {
 
     fn remove_membership(&self) -> Result<(), Error> {
         self.forget_join()?;
+        self.remove(DEVICE_CHECK)?;
         self.remove(NODE)?;
         self.reach(CrashPoint::NodeCertificateRemoved);
         self.remove(MANAGERS)?;

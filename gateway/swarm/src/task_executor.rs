@@ -26,7 +26,7 @@ use crate::executor::{Executor, MemberName, TaskLog};
 use crate::from_proto::check_id;
 use crate::health::CheckRunner;
 use crate::life::State;
-use crate::offer::{Offer, Reservations};
+use crate::offer::{DeviceCheck, Offer, Reservations};
 use crate::record::Record;
 use crate::secrets::SecretFiles;
 use crate::session::assignments::{Change, Changes};
@@ -101,7 +101,15 @@ impl Executor for TaskExecutor {
         }
     }
 
-    /// Waits for the first offer too: managers end tasks whose devices a node does not offer.
+    fn resume_device_check(&self, kept: DeviceCheck) {
+        self.shared.reservations.lock().resume_device_check(kept);
+    }
+
+    fn device_check(&self) -> watch::Receiver<Option<DeviceCheck>> {
+        self.shared.reservations.lock().device_check()
+    }
+
+    /// Waits for an offer too that follows the check of the managers, as far as it is known: they end tasks otherwise.
     async fn recover(&self) {
         if let Err(error) = self.remove_old_files().await {
             tracing::warn!(
@@ -110,7 +118,7 @@ impl Executor for TaskExecutor {
             );
         }
         if let Some(offer) = &self.assigned.offer {
-            offer.made().await;
+            offer.renewed().await;
         }
     }
 

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 
 use crate::executor::{Executor, MakeExecutor, MemberName, TaskLog};
 use crate::life::State;
+use crate::offer::DeviceCheck;
 use crate::session::assignments::Changes;
 use crate::session::description::NodeFacts;
 use crate::session::reports::Reports;
@@ -23,6 +24,8 @@ pub struct IdleExecutor {
     pub changes: Mutex<Vec<Changes>>,
     /// The logs of its tasks.
     pub logs: Mutex<Vec<TaskLog>>,
+    /// What is concluded about the managers' check of devices.
+    pub device_check: watch::Sender<Option<DeviceCheck>>,
 }
 
 impl IdleExecutor {
@@ -42,6 +45,14 @@ impl Executor for IdleExecutor {
 
     fn facts(&self) -> watch::Receiver<NodeFacts> {
         self.facts.subscribe()
+    }
+
+    fn resume_device_check(&self, kept: DeviceCheck) {
+        self.device_check.send_replace(Some(kept));
+    }
+
+    fn device_check(&self) -> watch::Receiver<Option<DeviceCheck>> {
+        self.device_check.subscribe()
     }
 
     async fn recover(&self) {}

@@ -103,15 +103,16 @@ impl Drop for Pod {
     }
 }
 
+/// The id of the worker.
+fn node_id(cluster: &SwarmCluster) -> String {
+    let workers = cluster.workers();
+    let id = workers[0].split(' ').next().expect("it has an id");
+    id.to_owned()
+}
+
 /// A part of what the manager knows of the worker's resources.
 fn known(cluster: &SwarmCluster, part: &str) -> Value {
-    let node = cluster
-        .workers()
-        .remove(0)
-        .split(' ')
-        .next()
-        .expect("it has an id")
-        .to_owned();
+    let node = node_id(cluster);
     let shown = cluster.docker(&[
         "node",
         "inspect",
@@ -184,42 +185,19 @@ fn devices_are_scheduled_and_those_of_pods_are_not_offered() {
         .create(|config| config.devices = vec![device.clone()])
         .expect_err("it is held");
     assert!(refused.message().contains("of swarm"), "{refused:?}");
-    worker.daemon().kill9();
-    worker.daemon().restart();
-    cluster.wait_until("a session is open", || {
-        worker.status()["manager"] == cluster.address(0)
-    });
-    assert_eq!(devices(&cluster), 2, "those of tasks are offered at once");
+    let offered = devices(&cluster);
+    kill_and_restart(&cluster, &mut worker);
+    assert_eq!(devices(&cluster), offered, "as before, and at once");
     cluster.wait_until("they continue", two_of_three);
     await_two_of_three_again(&cluster, &two_of_three);
     let before = ids(&tasks(&cluster, "tpu"));
-    let node = cluster
-        .workers()
-        .remove(0)
-        .split(' ')
-        .next()
-        .expect("it has an id")
-        .to_owned();
-    cluster.docker(&["node", "update", "--label-add", "a=b", &node]);
-    create(
-        &cluster,
-        "later",
-        &["--restart-condition", "none"],
-        &image,
-        "true",
-    );
-    let is_done = || {
-        tasks(&cluster, "later")
-            .iter()
-            .any(|task| task.contains(" Complete "))
-    };
-    cluster.wait_until("the manager has gone on", is_done);
-    assert_eq!(
-        ids(&tasks(&cluster, "tpu")),
-        before,
-        "{:?}",
-        tasks(&cluster, "tpu")
-    );
+    assert_no_task_ends(&cluster, &image, "later", &before);
+
+    // The next daemon begins with what this one has learned of the managers.
+    let offered = devices(&cluster);
+    kill_and_restart(&cluster, &mut worker);
+    assert_eq!(devices(&cluster), offered, "as before, and at once");
+    assert_no_task_ends(&cluster, &image, "after-restart", &before);
 
     // What a pod has is not offered, and comes back.
     cluster.docker(&["service", "scale", "--detach", "tpu=0"]);
@@ -239,6 +217,39 @@ fn devices_are_scheduled_and_those_of_pods_are_not_offered() {
     cluster.wait_until("both have a device", || running(&cluster, "tpu") == 2);
     cluster.docker(&["service", "rm", "tpu"]);
     worker.output(&["swarm", "leave"]);
+}
+
+/// Kills the daemon, and waits for a session of the next one.
+fn kill_and_restart(cluster: &SwarmCluster, worker: &mut SwarmWorker) {
+    worker.daemon().kill9();
+    worker.daemon().restart();
+    cluster.wait_until("a session is open", || {
+        worker.status()["manager"] == cluster.address(0)
+    });
+}
+
+/// Changes something of the node, for which a manager may check all of its tasks, and lets the manager go on until a new
+/// service of this name has run. Fails unless the tasks with devices are these all the time.
+#[track_caller]
+fn assert_no_task_ends(cluster: &SwarmCluster, image: &str, name: &str, before: &[String]) {
+    let label = format!("{name}=b");
+    let node = node_id(cluster);
+    cluster.docker(&["node", "update", "--label-add", &label, &node]);
+    create(
+        cluster,
+        name,
+        &["--restart-condition", "none"],
+        image,
+        "true",
+    );
+    let is_done = || {
+        tasks(cluster, name)
+            .iter()
+            .any(|task| task.contains(" Complete "))
+    };
+    cluster.wait_until("the manager has gone on", is_done);
+    let listed = tasks(cluster, "tpu");
+    assert_eq!(ids(&listed), before, "{name}: {listed:?}");
 }
 
 /// Managers of this version reject a task because its devices are offered (moby#44378), until the node has noticed it.

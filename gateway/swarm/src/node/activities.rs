@@ -206,10 +206,10 @@ fn show(state: &watch::Sender<NodeState>, error: &Error) {
 }
 
 /// Is a member, once it is known which tasks run.
-pub(super) fn be_member(scope: Scope, executor: Arc<dyn Executor>, agent: Agent) -> Activity {
+pub(super) fn be_member(scope: Scope, agent: Agent) -> Activity {
     Box::pin(async move {
         scope.recovered().await;
-        executor.recover().await;
+        agent.recover().await;
         match Box::pin(agent.run(CancellationToken::new())).await {
             Err(error) => ActivityEnd::Ended(error),
             // Nobody cancels it: it is dropped.

@@ -451,10 +451,10 @@ impl NodeActor {
         let member = name_of(&identity);
         let CurrentExecutor { executor, reports } = self.current_executor();
         executor.serve(&member);
-        match Agent::new(self.store.clone(), identity, Arc::clone(&executor), reports).await {
+        match Agent::new(self.store.clone(), identity, executor, reports).await {
             Ok(agent) => {
                 self.enter(CurrentPhase::Member(agent.report()));
-                activities::be_member(self.scope.clone(), executor, agent)
+                activities::be_member(self.scope.clone(), agent)
             }
             Err(error) => self.ended(Some(member), error),
         }

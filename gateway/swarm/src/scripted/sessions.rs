@@ -13,10 +13,11 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use super::manager::{ScriptedManager, session};
+use super::manager::{CLUSTER, ScriptedManager, session};
 use crate::agent::Agent;
 use crate::error::Error;
 use crate::join::join;
+use crate::offer::DeviceCheck;
 use crate::report::AgentReport;
 use crate::session::assignments::Change;
 use crate::session::reports::Reports;
@@ -434,4 +435,32 @@ async fn lists_of_managers_are_stored_and_hostile_ones_are_cut() {
         .until("heartbeats continue", |asked| asked.heartbeats > 1)
         .await;
     assert_eq!(node.store.load_managers().unwrap().peers().count(), 64);
+}
+
+#[tokio::test]
+async fn conclusion_about_the_check_of_the_managers_is_kept_for_the_next_daemon() {
+    let manager = ScriptedManager::start(true).await;
+    let mut node = Running::start(&manager).await;
+    node.until(|report| report.sessions == 1).await;
+    for check in [DeviceCheck::Inverted, DeviceCheck::Plain] {
+        node.executor.device_check.send_replace(Some(check));
+        let stored = async {
+            while node.store.load_device_check(CLUSTER).unwrap() != Some(check) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), stored)
+            .await
+            .expect("it is not stored");
+        let identity = node.store.load(SystemTime::now()).unwrap().unwrap();
+        let executor = Arc::<IdleExecutor>::default();
+        let next = Agent::new(
+            node.store.clone(),
+            identity,
+            executor.clone(),
+            Arc::default(),
+        );
+        next.await.unwrap().recover().await;
+        assert_eq!(*executor.device_check.borrow(), Some(check));
+    }
 }

@@ -6,13 +6,15 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use super::{
-    DEPARTURE, Departure, DepartureCause, FILES, JOIN, MANAGERS, NODE, PendingJoin, ROOTS, Store,
+    DEPARTURE, DEVICE_CHECK, Departure, DepartureCause, FILES, JOIN, MANAGERS, NODE, PendingJoin,
+    ROOTS, Store,
 };
 use crate::certificates::{NodeChain, RootBundle};
 use crate::error::Error;
 use crate::identity::Identity;
 use crate::key::NodeKey;
 use crate::managers::{Managers, Peer};
+use crate::offer::DeviceCheck;
 use crate::testing::TestAuthority;
 use crate::token::RootDigest;
 
@@ -248,6 +250,58 @@ fn managers_are_read_back() {
     assert_eq!(store.load_managers().unwrap(), managers);
 }
 
+#[test]
+fn check_of_the_managers_is_read_back_for_the_same_cluster_until_the_node_leaves() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = TestAuthority::new(dir.path(), "a");
+    let path = dir.path().join("swarm");
+    let store = Store::new(path.clone());
+    assert_eq!(store.load_device_check("c").unwrap(), None);
+    store.save_joined(&identity(&authority)).unwrap();
+    for check in [DeviceCheck::Inverted, DeviceCheck::Plain] {
+        store.save_device_check("c", check).unwrap();
+        assert_eq!(store.load_device_check("c").unwrap(), Some(check));
+        assert_eq!(store.load_device_check("other").unwrap(), None);
+    }
+    assert_eq!(names(&path), [DEVICE_CHECK, NODE, ROOTS]);
+    let stored = path.join(DEVICE_CHECK);
+    let mode = fs::metadata(&stored).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let later = r#"{"version":1,"cluster":"c","check":"inverted","at":7}"#;
+    fs::write(&stored, later).unwrap();
+    let kept = store.load_device_check("c").unwrap();
+    assert_eq!(kept, Some(DeviceCheck::Inverted));
+    for (contents, reason) in [
+        ("", "line 1"),
+        ("{}", "line 1"),
+        (r#"{"version":1,"cluster":"c","check":"none"}"#, "line 1"),
+        (
+            r#"{"version":2,"cluster":"c","check":"plain"}"#,
+            "its version is 2",
+        ),
+    ] {
+        fs::write(&stored, contents).unwrap();
+        let text = store.load_device_check("c").unwrap_err().report();
+        assert!(
+            text.contains(DEVICE_CHECK) && text.contains(reason),
+            "{text}"
+        );
+        assert!(store.load(now()).unwrap().is_some(), "the node is a member");
+    }
+    // What is not understood is replaced.
+    store.save_device_check("c", DeviceCheck::Plain).unwrap();
+    let kept = store.load_device_check("c").unwrap();
+    assert_eq!(kept, Some(DeviceCheck::Plain));
+    let left = Departure {
+        cluster: "c".to_owned(),
+        node: "n".to_owned(),
+        cause: DepartureCause::Left,
+    };
+    store.leave(&left).unwrap();
+    assert_eq!(names(&path), [DEPARTURE]);
+    assert_eq!(store.load_device_check("c").unwrap(), None);
+}
+
 type Damage<'a> = Box<dyn Fn(&mut Vec<u8>) + 'a>;
 
 #[test]
@@ -332,6 +386,16 @@ fn files_of_the_first_version_are_read_and_written() {
     assert_eq!(store.load_departure().unwrap(), Some(departure.clone()));
     store.save_departure(&departure).unwrap();
     let written = fs::read_to_string(dir.path().join(DEPARTURE)).unwrap();
+    assert_eq!(written, golden);
+
+    let golden = include_str!("golden/device-check-1.json").trim_end();
+    fs::write(dir.path().join(DEVICE_CHECK), golden).unwrap();
+    let check = store.load_device_check("c1").unwrap();
+    assert_eq!(check, Some(DeviceCheck::Inverted));
+    store
+        .save_device_check("c1", DeviceCheck::Inverted)
+        .unwrap();
+    let written = fs::read_to_string(dir.path().join(DEVICE_CHECK)).unwrap();
     assert_eq!(written, golden);
 
     // The key is of this file alone.

@@ -1,7 +1,7 @@
 //! A service of a swarm with a host port, a named volume and a health check: its manager gives the task no successor.
 //!
 //! It has no device: managers end tasks with devices when their node reports these again (moby#44378), as after each restart of a
-//! daemon.
+//! daemon of a version that does not store what it has learned of them.
 
 use std::fs;
 use std::path::Path;

@@ -377,3 +377,32 @@ async fn devices_of_tasks_are_hidden_from_managers_that_end_tasks_for_them() {
     assert_eq!(told(&executor), ["a1", "a0"]);
     node.is_empty().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn devices_of_tasks_are_hidden_from_the_first_session_on_if_that_is_known() {
+    let node = TestNode::new().await;
+    let _devices = node.equip(&["a0", "a1"]).await;
+    node.assign(with_devices(running(1, &[]), &["a1"])).await;
+    node.reported(1, State::Running).await;
+    for (kept, expected) in [
+        (None, &["a1", "a0"][..]),
+        (Some(DeviceCheck::Plain), &["a1", "a0"][..]),
+        (Some(DeviceCheck::Inverted), &["a0"][..]),
+    ] {
+        let settings = node.executor.shared.settings.clone();
+        let scope = node.gateway.scope(Owner::Swarm);
+        let executor =
+            TaskExecutor::offering(scope, settings, NodeFacts::default(), Arc::default());
+        // An offer is made before what was kept is read.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        executor.serve(&member(CLUSTER));
+        if let Some(kept) = kept {
+            executor.resume_device_check(kept);
+        }
+        executor.recover().await;
+        assert_eq!(told(&executor), expected, "{kept:?}");
+        assert_eq!(*executor.device_check().borrow(), kept);
+    }
+    within(node.executor.remove_all()).await.unwrap();
+    node.is_empty().await;
+}
