@@ -2,6 +2,9 @@
 //!
 //! What the compiler has made of the flags is checked: by `hardened.h`, which is put before each source, and by a look at the program.
 
+#[path = "compiler.rs"]
+mod compiler;
+
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -30,9 +33,9 @@ const FLAGS: [&str; 13] = [
 pub(crate) fn compile(name: &str, sources: &[&str]) {
     println!("cargo::rerun-if-changed=../compile.rs");
     println!("cargo::rerun-if-changed=../hardened.h");
-    println!("cargo::rerun-if-env-changed=CC");
+    println!("cargo::rerun-if-changed=../compiler.rs");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join(name);
-    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let compiler = compiler::compiler();
     let status = Command::new(&compiler)
         .args(FLAGS)
         .arg("-o")

@@ -1,6 +1,9 @@
 //! Links `names.c` into a static binary of glibc: what resolves names there must not load libraries of the node. A dynamic binary
 //! uses what the node has configured, and musl has no modules.
 
+#[path = "../../backends/compiler.rs"]
+mod compiler;
+
 use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs};
@@ -18,7 +21,7 @@ const FLAGS: [&str; 7] = [
 
 fn main() {
     println!("cargo::rerun-if-changed=names.c");
-    println!("cargo::rerun-if-env-changed=CC");
+    println!("cargo::rerun-if-changed=../../backends/compiler.rs");
     let lists = |variable: &str, word: &str| {
         env::var(variable).is_ok_and(|words| words.split(',').any(|of| of == word))
     };
@@ -27,7 +30,7 @@ fn main() {
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let object = out.join("names.o");
-    let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let compiler = compiler::compiler();
     let status = Command::new(&compiler)
         .args(FLAGS)
         .arg("-o")
