@@ -18,10 +18,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/mount.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mount.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 int failed(const char *what) {
@@ -47,26 +48,38 @@ static int namespaces(const char *letters) {
     return 0;
 }
 
+/* glibc has these from 2.36 on; musl, and that of Ubuntu 22.04 and RHEL 9, has none. */
+static int copy_tree(const char *path) {
+    return (int)syscall(SYS_open_tree, AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
+}
+
+static int set_attributes(int tree, int flags, struct mount_attr *attributes) {
+    return (int)syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH | flags, attributes, sizeof *attributes);
+}
+
+static int place(int tree, const char *target) {
+    return (int)syscall(SYS_move_mount, tree, "", AT_FDCWD, target, MOVE_MOUNT_F_EMPTY_PATH);
+}
+
 static int idmap(const char *users, const char *source, const char *target) {
     int tree, ns = open(users, O_RDONLY | O_CLOEXEC);
     struct mount_attr attributes;
     if (ns < 0) return failed("open the user namespace");
-    tree = open_tree(AT_FDCWD, source, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
+    tree = copy_tree(source);
     if (tree < 0) return failed("copy the mount");
     memset(&attributes, 0, sizeof attributes);
     attributes.attr_set = MOUNT_ATTR_IDMAP;
     attributes.userns_fd = (__u64)ns;
-    if (mount_setattr(tree, "", AT_EMPTY_PATH | AT_RECURSIVE, &attributes, sizeof attributes) != 0 &&
-        mount_setattr(tree, "", AT_EMPTY_PATH, &attributes, sizeof attributes) != 0)
+    if (set_attributes(tree, AT_RECURSIVE, &attributes) != 0 && set_attributes(tree, 0, &attributes) != 0)
         return failed("map the ids of a file system");
-    if (move_mount(tree, "", AT_FDCWD, target, MOVE_MOUNT_F_EMPTY_PATH) != 0) return failed("place the mount");
+    if (place(tree, target) != 0) return failed("place the mount");
     return 0;
 }
 
 static int setattr(void) {
     struct mount_attr nothing;
     memset(&nothing, 0, sizeof nothing);
-    return mount_setattr(-1, "", AT_EMPTY_PATH, &nothing, sizeof nothing) == 0 ? 0 : failed("mount_setattr");
+    return set_attributes(-1, 0, &nothing) == 0 ? 0 : failed("mount_setattr");
 }
 
 static int refused(const char *path) {

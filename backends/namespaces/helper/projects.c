@@ -17,6 +17,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#ifndef SYS_quotactl_fd
+#define SYS_quotactl_fd 443 /* On every architecture; musl 1.2.5 does not name it. */
+#endif
+
 static int quota(int fd, int job, uint32_t id, void *data) {
     return (int)syscall(SYS_quotactl_fd, fd, QCMD(job, PRJQUOTA), id, data);
 }
