@@ -1,7 +1,6 @@
 //! One direction of one stream of a session, independent of the transport.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -12,10 +11,6 @@ use crate::spdy::Flow;
 
 /// Maximum number of pieces that are queued for a connection's writer.
 pub(crate) const OUT_QUEUE: usize = 4;
-
-/// Time for a client that has received everything to close the connection. If the server closed first, unread
-/// data would be cut off.
-pub(crate) const LINGER: Duration = Duration::from_secs(3);
 
 /// An item for the writer of a connection.
 #[derive(Debug)]

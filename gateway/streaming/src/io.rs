@@ -1,15 +1,20 @@
 //! The transport of a session: a TCP connection, with or without TLS, or the tunnel inside a WebSocket.
 
-use std::fmt;
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use std::{fmt, io};
 
 use bytes::BytesMut;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until};
+use tracing::debug;
+
+use crate::unsent::unsent;
 
 /// Interval at which the socket of a client that is not read is checked for a hang-up.
 const PROBE: Duration = Duration::from_millis(500);
@@ -35,6 +40,8 @@ pub(crate) struct Activity {
     begin: Instant,
     /// Milliseconds since `begin`.
     last: AtomicU64,
+    /// How often something has arrived, which may be no transfer, as a ping.
+    heard: AtomicU64,
 }
 
 // === impl Io ===
@@ -77,7 +84,7 @@ impl Probe {
     /// # Errors
     ///
     /// No file descriptor is available.
-    pub(crate) fn of(socket: &impl AsFd) -> std::io::Result<Self> {
+    pub(crate) fn of(socket: &impl AsFd) -> io::Result<Self> {
         Ok(Self(rustix::io::fcntl_dupfd_cloexec(socket, 0)?))
     }
 
@@ -95,6 +102,23 @@ impl Probe {
             biased;
             done = work => Some(done),
             () = hung_up => None,
+        }
+    }
+
+    /// The number of bytes that the peer has not acknowledged; 0 if it cannot be told.
+    pub(crate) async fn unsent(&self) -> u64 {
+        let counted = match rustix::io::fcntl_dupfd_cloexec(&self.0, 0) {
+            Ok(socket) => spawn_blocking(move || unsent(&File::from(socket)))
+                .await
+                .unwrap_or_else(|lost| Err(io::Error::other(lost))),
+            Err(error) => Err(error.into()),
+        };
+        match counted {
+            Ok(unsent) => unsent.unwrap_or(0),
+            Err(error) => {
+                debug!(%error, "the send queue of a streaming connection cannot be read");
+                0
+            }
         }
     }
 
@@ -118,7 +142,18 @@ impl Activity {
         Self {
             begin: Instant::now(),
             last: AtomicU64::new(0),
+            heard: AtomicU64::new(0),
         }
+    }
+
+    /// Records that something has arrived.
+    pub(crate) fn hear(&self) {
+        self.heard.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often something has arrived.
+    pub(crate) fn heard(&self) -> u64 {
+        self.heard.load(Ordering::Relaxed)
     }
 
     /// Records a transfer.

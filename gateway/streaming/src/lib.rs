@@ -39,6 +39,7 @@ mod sessions;
 mod spdy;
 mod status;
 mod token;
+mod unsent;
 mod upgrade;
 mod websocket;
 

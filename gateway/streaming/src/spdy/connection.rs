@@ -114,7 +114,7 @@ pub(crate) async fn serve<F>(
         flow,
         control: controls,
         out: outs,
-        activity: io.activity,
+        activity: Arc::clone(&io.activity),
     };
     let protocol = CancellationToken::new();
     let reading = async {
@@ -130,7 +130,15 @@ pub(crate) async fn serve<F>(
     let reading = pin!(reading);
     let session = pin!(session(streams));
     let writing = pin!(writer.run(&end, &protocol));
-    run(reading, session, writing, &out, &end).await;
+    run(
+        reading,
+        session,
+        writing,
+        &out,
+        (&io.probe, &io.activity),
+        &end,
+    )
+    .await;
 }
 
 // === impl SpdyReader ===
@@ -154,6 +162,7 @@ impl SpdyReader {
                 Ok(_) => {}
                 Err(error) => return error.into(),
             }
+            self.activity.hear();
             self.activity.record();
         }
     }

@@ -101,7 +101,7 @@ pub(super) async fn serve<F>(
     let writer = ChannelWriter {
         sink,
         out: outs,
-        activity,
+        activity: Arc::clone(&activity),
     };
     let last = OnceLock::new();
     let reading = async {
@@ -121,7 +121,7 @@ pub(super) async fn serve<F>(
     let reading = pin!(reading);
     let session = pin!(session);
     let writing = pin!(writer.run(&end, &last));
-    run(reading, session, writing, &out, &end).await;
+    run(reading, session, writing, &out, (&probe, &activity), &end).await;
 }
 
 /// The close frame for a client that has violated the protocol.
@@ -176,7 +176,9 @@ impl ChannelReader {
     /// Reads until the connection ends, and returns the reason.
     async fn run(&mut self, probe: &Probe) -> ChannelError {
         loop {
-            let bytes = match self.stream.next().await {
+            let message = self.stream.next().await;
+            self.activity.hear();
+            let bytes = match message {
                 Some(Ok(Message::Binary(bytes))) => bytes,
                 Some(Ok(Message::Text(text))) => text.into(),
                 // The WebSocket library answers pings; they do not count as activity.

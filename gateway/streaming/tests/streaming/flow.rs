@@ -9,10 +9,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use switchyard_streaming::client::{ClientEvent, Spdy, exec};
+use futures::{SinkExt, StreamExt};
+use switchyard_streaming::client::{ClientEvent, Spdy, UpgradedStream, exec, websocket_over};
 use switchyard_streaming::{Config, Connection, Dial, Input, Output, Refusal};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpSocket;
 use tokio::time::timeout;
+use tokio_tungstenite::tungstenite::Message;
 
 use crate::support::{ALL, Happened, Loopback, STDOUT, given, noise, serve, shell, soon};
 
@@ -370,4 +373,76 @@ async fn session_ends_with_a_client_of_zero_window() {
         .await
         .unwrap();
     assert_eq!(next.stdout, b"next\n");
+}
+
+/// A connection to a client that has room for little.
+async fn narrow(url: &url::Url) -> Box<dyn UpgradedStream> {
+    let address = url.socket_addrs(|| None).unwrap()[0];
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(1 << 18).unwrap();
+    Box::new(socket.connect(address).await.unwrap())
+}
+
+/// Takes as long as a client on a slow line for these bytes: it gets about 330 kB in a second.
+async fn take_slowly(bytes: usize) -> usize {
+    tokio::time::sleep(Duration::from_micros(3 * bytes as u64)).await;
+    bytes
+}
+
+/// The output is less than the sockets hold and far more than such a client takes until the server would close at once: what
+/// the client sends then resets the connection.
+const SLOWLY_TAKEN: usize = 4_000_000;
+
+#[tokio::test]
+async fn slow_client_of_spdy_that_goes_on_sending_gets_the_end_of_the_output() {
+    let server = serve(Config::default()).await;
+    let (command, _told) = shell(STDOUT, &format!("head -c {SLOWLY_TAKEN} /dev/zero"));
+    let url = server.sessions.exec(STDOUT, command).unwrap();
+    let stream = narrow(&url).await;
+    let mut spdy = soon(Spdy::over(stream, &url, &["v4.channel.k8s.io"]))
+        .await
+        .unwrap()
+        .unwrap();
+    spdy.sender.initial_window(1 << 30).await.unwrap();
+    spdy.sender.window(0, 1 << 30).await.unwrap();
+    spdy.sender.open(&[("streamtype", "error")]).await.unwrap();
+    let stdout = spdy.sender.open(&[("streamtype", "stdout")]).await.unwrap();
+    let mut got = 0;
+    while got < SLOWLY_TAKEN {
+        match soon(spdy.receiver.event()).await.unwrap() {
+            Some(ClientEvent::Data { stream, bytes, .. }) if stream == stdout => {
+                got += take_slowly(bytes.len()).await;
+                // As a client that updates a window does.
+                let _closed = spdy.sender.ping(1).await;
+            }
+            Some(_) => {}
+            None => break,
+        }
+    }
+    assert_eq!(got, SLOWLY_TAKEN);
+}
+
+#[tokio::test]
+async fn slow_client_of_messages_that_goes_on_sending_gets_the_end_of_the_output() {
+    let server = serve(Config::default()).await;
+    let (command, _told) = shell(STDOUT, &format!("head -c {SLOWLY_TAKEN} /dev/zero"));
+    let url = server.sessions.exec(STDOUT, command).unwrap();
+    let stream = narrow(&url).await;
+    let mut socket = soon(websocket_over(stream, &url, "v4.channel.k8s.io"))
+        .await
+        .unwrap()
+        .unwrap();
+    let mut got = 0;
+    while got < SLOWLY_TAKEN {
+        match soon(socket.next()).await {
+            Some(Ok(Message::Binary(message))) if message[0] == 1 => {
+                got += take_slowly(message.len() - 1).await;
+                let _closed = socket.send(Message::Ping(Vec::<u8>::new().into())).await;
+            }
+            Some(Ok(Message::Close(_))) | None => break,
+            Some(Ok(_)) => {}
+            Some(Err(error)) => panic!("{error} after {got} bytes"),
+        }
+    }
+    assert_eq!(got, SLOWLY_TAKEN);
 }

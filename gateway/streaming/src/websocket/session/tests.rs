@@ -8,9 +8,8 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::channel::LINGER;
 use crate::ends::Connection;
-use crate::parts::ENDING;
+use crate::parts::{ENDING, LINGER};
 use crate::session::Refusal;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -84,8 +83,9 @@ async fn connection_that_is_to_end_does_so_while_the_client_asks_for_more_answer
         }
         std::future::pending::<()>().await;
     };
+    let limit = 10 * SECOND + ENDING + LINGER + SECOND;
     tokio::select! {
-        ended = timeout(20 * SECOND, serve(io, no_inputs(), end.clone(), session)) => ended.expect("it ends"),
+        ended = timeout(limit, serve(io, no_inputs(), end.clone(), session)) => ended.expect("it ends"),
         () = ask => {}
         () = take => {}
     }
