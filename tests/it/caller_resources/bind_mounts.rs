@@ -113,7 +113,7 @@ async fn symlink_placed_in_a_mount_path_is_not_followed() {
         assert!(
             refused
                 .report()
-                .contains("was replaced or removed after it had been checked"),
+                .contains("was replaced by one after it had been checked"),
             "{}",
             refused.report()
         );

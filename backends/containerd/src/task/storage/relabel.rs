@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_core::{ErrorKind, Result};
 use switchyard_namespaces::mounts::PathHandle;
 use switchyard_runtime_spec::relabel::Relabelled;
 use switchyard_tree::Cancel;
@@ -14,6 +14,7 @@ use crate::base::fs::CancelOnDrop;
 use crate::base::selinux::label_tree;
 use crate::task::TaskEntry;
 use crate::task::storage::Storage;
+use crate::task::storage::stage::not_opened;
 
 impl Storage {
     /// Labels these files and trees. Dropping the future, or a time limit, ends it at the next file.
@@ -49,13 +50,7 @@ fn label_one(tree: &Relabelled, cancel: &Cancel) -> Result<()> {
     } = tree;
     let path = whole(root, below);
     let labelled = PathHandle::open_beneath(root, below)
-        .map_err(|fault| {
-            let why = format!(
-                "{} was replaced or removed after it had been checked",
-                path.display()
-            );
-            Error::invalid("mounts.selinux_relabel", why).with_source(fault)
-        })
+        .map_err(|fault| not_opened("mounts.selinux_relabel", &path, fault))
         .and_then(|top| label_tree(&top, &path, label, cancel));
     match labelled {
         // Of a read-only file system, and such: whoever uses it there can do so only with its label.

@@ -12,6 +12,7 @@ use std::path::Path;
 
 use containerd_client::services::v1::snapshots as snap;
 use containerd_client::types::Mount;
+use nix::errno::Errno;
 use switchyard_core::{Error, Reason, Result, SpecPart};
 use switchyard_namespaces::mounts::{DetachedMount, PathHandle};
 use switchyard_namespaces::tasks::unmount_tree;
@@ -189,13 +190,16 @@ fn open_sources(records: &[StagedRecord]) -> Result<HashMap<String, PathHandle>>
                 path,
                 shared: _,
             } => {
+                // It has the number of its mount, unless the task has not asked for it.
+                let number: Option<usize> = at.parse().ok();
                 let handle = PathHandle::open_beneath(root, path).map_err(|fault| {
-                    let source = root.join(path);
-                    let why = format!(
-                        "{} was replaced or removed after it had been checked",
-                        source.display()
-                    );
-                    Error::invalid("mounts", why).with_source(fault)
+                    let field = number
+                        .map_or_else(|| "mounts".to_owned(), |number| format!("mounts[{number}]"));
+                    let error = not_opened(&field, &root.join(path), fault);
+                    match number {
+                        Some(number) => error.about(SpecPart::Mount(number)),
+                        None => error,
+                    }
                 })?;
                 opened.insert(at.clone(), handle);
             }
@@ -203,6 +207,30 @@ fn open_sources(records: &[StagedRecord]) -> Result<HashMap<String, PathHandle>>
         }
     }
     Ok(opened)
+}
+
+/// The error for the path of a mount that cannot be opened when the task starts. That of a volume is not looked at before: a
+/// task that starts earlier may make it.
+pub(super) fn not_opened(field: &str, path: &Path, fault: switchyard_namespaces::Error) -> Error {
+    let path = path.display();
+    let cause = if let switchyard_namespaces::Error::File { source, .. } = &fault {
+        source.raw_os_error().map(Errno::from_raw)
+    } else {
+        None
+    };
+    let why = match cause {
+        Some(Errno::ENOENT | Errno::ENOTDIR) => {
+            format!(
+                "{path} does not exist: create it before the task starts, or mount a path that exists"
+            )
+        }
+        Some(Errno::ELOOP) => format!(
+            "{path} leads through a symbolic link, or was replaced by one after it had been checked: mount the path that \
+             the link leads to"
+        ),
+        _ => format!("{path} cannot be opened as the source of a mount"),
+    };
+    Error::invalid(field, why).with_source(fault)
 }
 
 /// Mounts NFS exports without a place, each with its name in the staging directory. Blocks as long as a server does not
@@ -379,5 +407,46 @@ mod tests {
             ("x".into(), "x".into())
         );
         assert_eq!(points.len(), 2, "{points:?}");
+    }
+
+    #[test]
+    fn source_that_cannot_be_opened_is_named_with_what_to_do() {
+        let temp = tempfile::tempdir().unwrap();
+        let root = temp.path().canonicalize().unwrap();
+        fs::create_dir(root.join("dir")).unwrap();
+        fs::write(root.join("file"), "x").unwrap();
+        std::os::unix::fs::symlink("dir", root.join("link")).unwrap();
+        let (missing, link) = (Some("does not exist: create it"), Some("a symbolic link"));
+        for (at, root, path, expected) in [
+            ("0", root.clone(), "dir", None),
+            ("1", root.clone(), "file", None),
+            ("2", root.clone(), "none", missing),
+            ("3", root.clone(), "none/below", missing),
+            ("4", root.clone(), "dir/none", missing),
+            ("5", root.clone(), "file/below", missing),
+            ("6", root.join("none"), "dir", missing),
+            ("7", root.clone(), "link", link),
+            ("8", root.clone(), "../dir", Some("cannot be opened")),
+        ] {
+            let whole = root.join(path);
+            let record = StagedRecord::Beneath {
+                at: at.to_owned(),
+                root,
+                path: path.into(),
+                shared: false,
+            };
+            let error = open_sources(&[record]).err();
+            assert_eq!(error.is_some(), expected.is_some(), "{path}: {error:?}");
+            let (Some(error), Some(expected)) = (error, expected) else {
+                continue;
+            };
+            let report = error.report();
+            let begin = format!("mounts[{at}]: {} ", whole.display());
+            assert!(
+                report.starts_with(&begin) && report.contains(expected),
+                "{report}"
+            );
+            assert_eq!(error.part(), Some(SpecPart::Mount(at.parse().unwrap())));
+        }
     }
 }
