@@ -414,6 +414,10 @@ fn facts(parts: &Parts) -> BTreeMap<String, String> {
             parts.network.of_node.dir().display().to_string(),
         ),
         ("network.bridge".to_owned(), parts.network.bridge.summary()),
+        (
+            "maxContainerLogLineSize".to_owned(),
+            switchyard_logkeeper::format::DEFAULT_MAX_LINE.to_string(),
+        ),
     ]);
     facts.extend(
         parts

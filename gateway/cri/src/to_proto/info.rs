@@ -18,6 +18,9 @@ mod config;
 
 use config::{container_config, pod_config};
 
+/// The fact of the backend that says how many bytes of output a line of a log has at most.
+const LOG_LINE_SIZE: &str = "maxContainerLogLineSize";
+
 /// The `info` map of an answer, with one entry.
 type Info = BTreeMap<String, String>;
 
@@ -106,6 +109,14 @@ pub(crate) fn status_info(backend: &BackendStatus, handlers: &[Handler]) -> Info
     config.extend(
         troubles.map(|(kind, objects)| (fact_of(*kind).to_owned(), json!(objects.join(", ")))),
     );
+    // Containerd's tools read it as a number.
+    if let Some(size) = backend
+        .facts
+        .get(LOG_LINE_SIZE)
+        .and_then(|size| size.parse::<u64>().ok())
+    {
+        config.insert(LOG_LINE_SIZE.to_owned(), json!(size));
+    }
     config.insert("backend".to_owned(), json!(backend.version));
     config.insert("cgroupDriver".to_owned(), json!(driver));
     config.insert("handlers".to_owned(), json!(handlers));

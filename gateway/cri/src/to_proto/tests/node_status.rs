@@ -16,7 +16,10 @@ fn backend() -> BackendStatus {
         network_config: r#"{"name":"net","cniVersion":"1.0.0","plugins":[{"type":"bridge"}]}"#
             .into(),
         bridge_address: None,
-        facts: BTreeMap::from([("stateDir".into(), "/run/x".into())]),
+        facts: BTreeMap::from([
+            ("stateDir".into(), "/run/x".into()),
+            ("maxContainerLogLineSize".into(), "16384".into()),
+        ]),
         troubles: BTreeMap::from([(Trouble::SilentShim, vec!["a".into(), "b".into()])]),
         advisories: Vec::new(),
         disks: Vec::new(),
@@ -114,6 +117,7 @@ fn verbose_info_has_backend_facts() {
     let info = status_info(&backend(), &[]);
     let config: serde_json::Value = serde_json::from_str(&info["config"]).expect("it is JSON");
     assert_eq!(config["stateDir"], "/run/x");
+    assert_eq!(config["maxContainerLogLineSize"], 16384);
     assert_eq!(config["shims.silent"], "a, b");
     assert_eq!(config["cgroupDriver"], "cgroupfs");
     let config: serde_json::Value = serde_json::from_str(&info["cniconfig"]).expect("it is JSON");
