@@ -184,6 +184,7 @@ pub const SLOW: &[Slow] = slow! {
         10 Fact("limits", "hierarchy_of_version_1_beside_version_2_changes_nothing");
         4 Fact("units", "system_extension_is_merged_and_wants_its_units");
         1 Fact("counters", "children_of_processes_are_listed");
+        75 Fact("packages", "units_survive_ten_kills_in_a_row");
     }
     shard 1 {
         15 Test("upgrades::recipes::upgrade_node_counts_what_was_taken_over_and_fails_if_anything_was_not");
@@ -201,8 +202,6 @@ pub const SLOW: &[Slow] = slow! {
         10 Test("secrets::secrets_of_clients_are_in_no_output_page_or_log");
         8 Test("daemon::readiness_follows_containerd");
         8 Test("ledger::ports::last_group_network_port_goes_to_a_pod_or_a_task_never_both");
-        92 Fact("checkpoint", "container_continues_after_daemon_kill_during_checkpoint");
-        75 Fact("packages", "units_survive_ten_kills_in_a_row");
         30 Fact("quota", "container_cannot_exceed_its_disk_quota");
         16 Fact("checkpoint", "checkpoint_keeps_tcp_connections");
         12 Fact("daemon", "containers_survive_restart_of_the_unit");
@@ -214,7 +213,7 @@ pub const SLOW: &[Slow] = slow! {
         21 Smoke("nomad::resources::task_over_its_memory_limit_is_reported_oom_killed");
         21 Smoke("cri::recovery::pods_and_containers_survive_daemon_kill");
         21 Smoke("caller_resources::cgroups::oom_kill_in_leaf_cgroup_is_reported");
-        110 Selinux;
+        200 Selinux;
     }
     shard 2 {
         15 Fact("quota", "disk_quota_keeps_its_project_while_any_container_uses_it");
@@ -364,5 +363,6 @@ pub const SLOW: &[Slow] = slow! {
         1 Fact("units", "socket_is_accessible_to_root_only");
         480 Version(OtherVersion::Former);
         30 Test("breaks::snapshotters::default_snapshotter_that_containerd_cannot_use_makes_the_node_not_ready_with_its_reason");
+        92 Fact("checkpoint", "container_continues_after_daemon_kill_during_checkpoint");
     }
 };
