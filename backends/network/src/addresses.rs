@@ -227,7 +227,7 @@ impl AddressPool {
             Some(recorded) => Err(AddressError::Taken {
                 network: self.network.name().to_owned(),
                 address,
-                holder: recorded,
+                holder: recorded.to_string(),
             }),
         }
     }

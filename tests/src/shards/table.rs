@@ -275,6 +275,7 @@ pub const SLOW: &[Slow] = slow! {
         21 Smoke("cri::network::host_port_reaches_the_pod_until_it_is_stopped");
         80 Root(Suite::Trixie, RootPart::First);
         40 Documentation;
+        92 Fact("checkpoint", "container_continues_after_daemon_kill_during_checkpoint");
     }
     shard 4 {
         36 Test("swarm::scale::many_tasks_outlive_kills_of_the_daemon_and_a_long_absence_is_told");
@@ -363,6 +364,5 @@ pub const SLOW: &[Slow] = slow! {
         1 Fact("units", "socket_is_accessible_to_root_only");
         480 Version(OtherVersion::Former);
         30 Test("breaks::snapshotters::default_snapshotter_that_containerd_cannot_use_makes_the_node_not_ready_with_its_reason");
-        92 Fact("checkpoint", "container_continues_after_daemon_kill_during_checkpoint");
     }
 };

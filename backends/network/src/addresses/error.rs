@@ -7,8 +7,6 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::holder::RecordedHolder;
-
 /// Reason why no addresses were assigned, released or listed.
 #[derive(Debug, Error)]
 pub enum AddressError {
@@ -73,8 +71,8 @@ pub enum AddressError {
         network: String,
         /// The address.
         address: IpAddr,
-        /// Who has it.
-        holder: RecordedHolder,
+        /// Who has it, as its file says.
+        holder: String,
     },
     /// A range set has no free address.
     #[error(
