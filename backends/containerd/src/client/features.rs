@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use containerd_client::services::v1 as api;
 use parking_lot::Mutex;
-use switchyard_core::Result;
+use switchyard_core::{Error, Result};
 use switchyard_linux::beginning;
 
 use crate::base::fs::blocking;
@@ -129,7 +129,8 @@ impl ContainerdFeatures {
 }
 
 /// Gives the directories of snapshots a label, which what containerd makes in them then gets by itself: the kernel asks for the
-/// right to map a file of an image by the label in its snapshot, not by that of the mount. A failure is logged.
+/// right to map a file of an image by the label in its snapshot, not by that of the mount. A failure is logged, and a disk that
+/// does not answer within [`QUICK`] is not waited for: the next time that containerd comes up it is tried again. Cancel-safe.
 async fn label_snapshots(plugins: &[api::Plugin], label: &str) {
     let roots = plugins
         .iter()
@@ -145,7 +146,13 @@ async fn label_snapshots(plugins: &[api::Plugin], label: &str) {
                 Ok(())
             }
         });
-        if let Err(error) = labelled.await {
+        let late = |_| {
+            Err(Error::deadline(format!(
+                "label the snapshots in {root}: not done within {QUICK:?}"
+            )))
+        };
+        let labelled = tokio::time::timeout(QUICK, labelled).await;
+        if let Err(error) = labelled.unwrap_or_else(late) {
             tracing::warn!(
                 error = error.report(),
                 "confined containers may not run programs of their images"
