@@ -344,6 +344,17 @@ pub(super) mod tests {
             .prop_map(|(address, prefix)| NftSubnet::new(address, prefix).unwrap())
     }
 
+    /// A TCP port that leads to port 80 of an address.
+    pub(in crate::nft) fn port(port: u16, to: &str) -> Element {
+        Element::Port {
+            at: None,
+            protocol: Transport::Tcp,
+            port,
+            to: to.parse().unwrap(),
+            to_port: 80,
+        }
+    }
+
     /// Any element of a family.
     pub(in crate::nft) fn element(family: NftFamily) -> impl Strategy<Value = Element> {
         let protocol = proptest::sample::select(Transport::ALL.to_vec());

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::nft::element::tests::element;
-use crate::nft::family::{BridgeName, Transport};
+use crate::nft::element::tests::{element, port};
+use crate::nft::family::BridgeName;
 use crate::nft::kept::dumps_of;
 
 /// Steps as a model of the kernel does them: on the elements of a table, or on none if it has no table.
@@ -32,16 +32,6 @@ fn done(steps: &[TableStep], table: Option<BTreeSet<Element>>) -> Option<BTreeSe
 
 fn bridge(name: &str) -> Element {
     Element::Bridge(BridgeName::new(name).unwrap())
-}
-
-fn port(port: u16, to: &str) -> Element {
-    Element::Port {
-        at: None,
-        protocol: Transport::Tcp,
-        port,
-        to: to.parse().unwrap(),
-        to_port: 80,
-    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
-use crate::nft::element::tests::element;
+use crate::nft::element::tests::{element, port};
 use crate::nft::family::{BridgeName, NftSubnet, Transport};
 use crate::nft::monitor::NftMonitor;
 use crate::nft::rules;
@@ -43,16 +43,6 @@ pub(in crate::nft) fn prepare() {
 
 fn bridge(name: &str) -> BridgeName {
     BridgeName::new(name).unwrap()
-}
-
-fn port(port: u16, to: &str) -> Element {
-    Element::Port {
-        at: None,
-        protocol: Transport::Tcp,
-        port,
-        to: to.parse().unwrap(),
-        to_port: 80,
-    }
 }
 
 /// Some of each kind of element.
