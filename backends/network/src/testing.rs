@@ -1,5 +1,8 @@
 //! Shared by the tests: threads with network namespaces of their own, which end with them.
 
+pub(crate) mod hosts;
+
+use std::process::Command;
 use std::thread;
 
 use nix::sched::{CloneFlags, unshare};
@@ -16,4 +19,15 @@ pub(crate) fn in_private_netns<T: Send>(test: impl FnOnce() -> T + Send) -> T {
         scope.spawn(private).join()
     });
     outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Runs a program that the tests need in the namespace of this thread, and returns what it printed.
+pub(crate) fn run(program: &str, package: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .unwrap_or_else(|error| panic!("{program}: {error}; install the package {package}"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
 }

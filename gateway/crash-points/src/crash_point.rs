@@ -336,6 +336,28 @@ crash_points! {
         /// The network is no longer stored.
         ClusterBridgeForgotten: Kill,
     }
+    /// Attaching a sandbox to the gateway's own bridge without plugins.
+    AttachToBridge {
+        /// The sandbox has addresses in the directory of host-local.
+        AddressesAssigned: Kill,
+        /// The bridge, which was missing, is made, and has no address yet.
+        BridgeMade: Kill,
+        /// The pair of devices is made.
+        PairMade: Kill,
+        /// Addresses and routes inside are set.
+        ContainerConfigured: Kill,
+        /// Its ports are published.
+        PortsPublished: Kill,
+    }
+    /// Detaching one.
+    DetachFromBridge {
+        /// Its ports lead nowhere any more.
+        PortsWithdrawn: Kill,
+        /// The host's end of its pair of devices is down.
+        HostEndDown: Kill,
+        /// Its addresses are free.
+        AddressesReleased: Kill,
+    }
     /// Joining a swarm.
     JoinSwarm {
         /// The temporary file of one of the membership's files is written.

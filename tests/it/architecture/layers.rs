@@ -159,6 +159,7 @@ const LAYERS: [(&str, &[&str]); 43] = [
         "switchyard-network",
         &[
             "switchyard-core",
+            "switchyard-crash-points",
             "switchyard-linux",
             "switchyard-node-files",
         ],

@@ -329,6 +329,17 @@ pub fn set_mtu(link: &LinkRef, mtu: u32) -> Request {
     change(link, format!("set the MTU of the {link} to {mtu}")).with(|all| all.u32(IFLA_MTU, mtu))
 }
 
+/// Sets the hardware address of a device. A bridge then keeps it, also if it is the one that the bridge has: else a bridge takes the lowest
+/// address of its ports.
+#[must_use]
+pub fn set_mac(link: &LinkRef, mac: Mac) -> Request {
+    change(
+        link,
+        format!("set the hardware address of the {link} to {mac}"),
+    )
+    .with(|all| all.bytes(IFLA_ADDRESS, &mac.bytes()))
+}
+
 /// Keeps the kernel from giving a device a link-local address of IPv6 when it is set up. Refused where the kernel has no IPv6.
 #[must_use]
 pub fn disable_link_local(link: &LinkRef) -> Request {

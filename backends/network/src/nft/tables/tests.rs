@@ -15,18 +15,7 @@ use crate::nft::element::tests::{element, port};
 use crate::nft::family::{BridgeName, NftSubnet, Transport};
 use crate::nft::monitor::NftMonitor;
 use crate::nft::rules;
-use crate::testing::in_private_netns;
-
-/// Runs a program that the tests need in the namespace of this thread, and returns what it printed.
-fn run(program: &str, package: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program)
-        .args(arguments)
-        .output()
-        .unwrap_or_else(|error| panic!("{program}: {error}; install the package {package}"));
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {arguments:?}: {errors}");
-    String::from_utf8(output.stdout).unwrap()
-}
+use crate::testing::{in_private_netns, run};
 
 fn nft(arguments: &[&str]) -> String {
     run("nft", "nftables", arguments)

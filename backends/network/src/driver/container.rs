@@ -1,0 +1,239 @@
+//! One container: its pair of devices, its limits, and what is set inside its network namespace.
+
+use std::net::IpAddr;
+use std::thread;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use sha2::{Digest, Sha256};
+use switchyard_crash_points::{CrashPoint, reach};
+
+use super::attachment::{AttachRequest, Attached, LimitBits};
+use super::bridge::ReadyBridge;
+use super::error::DriverError;
+use super::names::{host_link, ifb_link};
+use super::{BridgeDriver, State};
+use crate::addresses::AssignedAddress;
+use crate::netlink::{
+    Address, Family, Ifb, IpPrefix, Ipv6Setting, Link, LinkName, LinkRef, Mac, NetNs, NetlinkError,
+    NewLink, PortFlags, PortState, Rate, Request, Route, Socket, Veth, add_address, add_neighbour,
+    add_route, delete_link, disable_link_local, find_link, limit, redirect_ingress, set_ipv6,
+    set_port, set_up,
+};
+
+/// The index of the loopback device in every network namespace.
+const LOOPBACK: u32 = 1;
+const LOOPBACK_NAME: &str = "lo";
+/// How often it is looked whether the bridge forwards the frames of a new port, and how long is waited in between. With the spanning tree
+/// protocol, which an operator may have switched on, it takes half a minute: the container is not kept waiting for that.
+const LOOKS: usize = 50;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
+
+impl BridgeDriver {
+    /// Makes the devices of a container and sets all of its addresses and routes. When this returns, the bridge forwards its frames.
+    pub(super) fn connect_links(
+        &self,
+        state: &mut State,
+        request: &AttachRequest,
+        bridge: &ReadyBridge,
+        addresses: Vec<AssignedAddress>,
+    ) -> Result<Attached, DriverError> {
+        let host = host_link(&self.settings.table, &request.holder);
+        let mac = request.mac.unwrap_or_else(|| mac_of(&addresses));
+        let interface = LinkName::new(request.holder.interface())?;
+        let namespace = NetNs::open(&request.netns)?;
+        let pair = Veth {
+            link: self.new_link(host.clone()),
+            master: Some(bridge.index),
+            peer: NewLink {
+                mac: Some(mac),
+                group: 0,
+                ..self.new_link(interface.clone())
+            },
+            peer_namespace: namespace.clone(),
+        };
+        let route = &mut state.kernel(&self.settings.table)?.route;
+        make_pair(route, &pair)?;
+        reach(CrashPoint::PairMade);
+        let host_end = find_link(route, &host.clone().into())?.ok_or_else(|| gone(&host))?;
+        self.limit_bandwidth(route, request, &host_end)?;
+        configure(&namespace, &interface, &addresses, bridge.mac)?;
+        let known = addresses.iter();
+        let known = known.map(|one| add_neighbour(bridge.index, one.address, mac));
+        route.run(&known.collect::<Vec<_>>())?;
+        reach(CrashPoint::ContainerConfigured);
+        wait_until_forwarding(route, &host)?;
+        Ok(Attached {
+            host_mac: host_end.mac.unwrap_or(bridge.mac),
+            host_link: host,
+            bridge_mac: bridge.mac,
+            mac,
+            addresses,
+        })
+    }
+
+    fn new_link(&self, name: LinkName) -> NewLink {
+        NewLink {
+            mtu: self.settings.mtu,
+            group: self.group,
+            ..NewLink::new(name)
+        }
+    }
+
+    fn limit_bandwidth(
+        &self,
+        route: &mut Socket,
+        request: &AttachRequest,
+        host: &Link,
+    ) -> Result<(), DriverError> {
+        let rate = |bits: LimitBits| Rate::new(bits.bits_per_second, bits.burst_bits, host.mtu);
+        if let Some(bits) = request.limits.into {
+            route.run_one(&limit(host.index, rate(bits)?))?;
+        }
+        let Some(bits) = request.limits.out else {
+            return Ok(());
+        };
+        let name = ifb_link(&host_link(&self.settings.table, &request.holder));
+        let ifb = Ifb {
+            link: NewLink {
+                mtu: Some(host.mtu),
+                ..self.new_link(name.clone())
+            },
+        };
+        // One of an attachment of before, which was not detached.
+        route.run(&[delete_link(&name.clone().into()), ifb.create()])?;
+        let by = find_link(route, &name.clone().into())?.ok_or_else(|| gone(&name))?;
+        let [queue, filter] = redirect_ingress(host.index, by.index);
+        route.run(&[limit(by.index, rate(bits)?), queue, filter])?;
+        Ok(())
+    }
+}
+
+/// Makes both ends, instead of those of an attachment of the same holder that was not detached.
+fn make_pair(route: &mut Socket, pair: &Veth) -> Result<(), NetlinkError> {
+    let host = LinkRef::Name(pair.link.name.clone());
+    match route.run_one(&pair.create()) {
+        Err(error) if error.refusal() == Some(Errno::EEXIST) => {
+            route.run_one(&delete_link(&host))?;
+            route.run_one(&pair.create())?;
+        }
+        made => drop(made?),
+    }
+    // A container reaches itself by its own published port.
+    let flags = PortFlags {
+        hairpin: Some(true),
+        ..PortFlags::default()
+    };
+    route.run_one(&set_port(&host, flags))?;
+    // Kernels without IPv6 refuse it: there is no such address then.
+    let without_ipv6 = &[Errno::EAFNOSUPPORT, Errno::EOPNOTSUPP, Errno::EINVAL];
+    route.run_one(&disable_link_local(&host).done_by(without_ipv6))?;
+    Ok(())
+}
+
+/// Sets addresses, routes and the hardware address of the gateway inside the network namespace of a container.
+fn configure(
+    namespace: &NetNs,
+    interface: &LinkName,
+    addresses: &[AssignedAddress],
+    bridge: Mac,
+) -> Result<(), DriverError> {
+    let has_ipv6 = addresses.iter().any(|one| one.address.is_ipv6());
+    let mut inside = namespace.run(|| {
+        if has_ipv6 {
+            enable_ipv6(interface)?;
+        }
+        Socket::open(Family::Route)
+    })??;
+    let link = find_link(&mut inside, &interface.clone().into())?.ok_or_else(|| gone(interface))?;
+    let requests = container_requests(link.index, addresses, bridge)?;
+    inside.run(&requests)?;
+    Ok(())
+}
+
+/// A namespace may have IPv6 disabled, as the node has, or as it is the default of some container engines: a container that gets an address
+/// of it has it. Its own kernel parameters are set after this.
+fn enable_ipv6(interface: &LinkName) -> Result<(), NetlinkError> {
+    let loopback = LinkName::new(LOOPBACK_NAME)?;
+    set_ipv6(&loopback, Ipv6Setting::DisableIpv6, 0)?;
+    set_ipv6(interface, Ipv6Setting::DisableIpv6, 0)?;
+    set_ipv6(interface, Ipv6Setting::KeepAddrOnDown, 1)
+}
+
+/// What is set inside, in one batch.
+fn container_requests(
+    link: u32,
+    addresses: &[AssignedAddress],
+    bridge: Mac,
+) -> Result<Vec<Request>, NetlinkError> {
+    let mut requests = vec![
+        set_up(&LinkRef::Index(LOOPBACK)),
+        set_up(&LinkRef::Index(link)),
+    ];
+    for one in addresses {
+        let prefix = IpPrefix::new(one.address, one.prefix)?;
+        let all = match one.address {
+            IpAddr::V4(_) => IpPrefix::ALL_IPV4,
+            IpAddr::V6(_) => IpPrefix::ALL_IPV6,
+        };
+        requests.push(add_address(&Address { link, prefix }));
+        requests.push(add_route(&Route::by_gateway(all, one.gateway, link))?);
+        // Without it the first packet waits for an answer, a second longer if the first question is lost.
+        requests.push(add_neighbour(link, one.gateway, bridge));
+    }
+    Ok(requests)
+}
+
+/// A hardware address made of the first address, so that what others remember of it stays right for the next container with that.
+fn mac_of(addresses: &[AssignedAddress]) -> Mac {
+    let first = addresses.first().map(|one| one.address);
+    match first {
+        Some(IpAddr::V4(address)) => Mac::of(address),
+        Some(IpAddr::V6(address)) => {
+            let digest: [u8; 32] = Sha256::digest(address.octets()).into();
+            let [a, b, c, d, ..] = digest;
+            Mac::of([a, b, c, d].into())
+        }
+        None => Mac::of(std::net::Ipv4Addr::UNSPECIFIED),
+    }
+}
+
+/// Since Linux 6.7 the first look makes the kernel see the carrier of a new port; before, it does so by itself within some milliseconds.
+fn wait_until_forwarding(route: &mut Socket, host: &LinkName) -> Result<(), DriverError> {
+    for _ in 0..LOOKS {
+        let link = find_link(route, &host.clone().into())?.ok_or_else(|| gone(host))?;
+        if link.port == Some(PortState::Forwarding) {
+            return Ok(());
+        }
+        thread::sleep(BETWEEN_LOOKS);
+    }
+    Ok(())
+}
+
+fn gone(name: &LinkName) -> NetlinkError {
+    NetlinkError::Value {
+        value: format!("the network device {name}"),
+        reason: "it was deleted by somebody else right after it was made",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hardware_address_follows_from_the_first_address() {
+        let of = |addresses: &[&str]| {
+            let assigned = addresses.iter().map(|address| AssignedAddress {
+                address: address.parse().unwrap(),
+                prefix: 24,
+                gateway: address.parse().unwrap(),
+            });
+            mac_of(&assigned.collect::<Vec<_>>()).to_string()
+        };
+        assert_eq!(of(&["10.1.2.3"]), "02:42:0a:01:02:03");
+        assert_eq!(of(&["10.1.2.3", "fd00::3"]), of(&["10.1.2.3"]));
+        assert_eq!(of(&["fd00::3"]), of(&["fd00::3"]));
+        assert_ne!(of(&["fd00::3"]), of(&["fd00::4"]));
+    }
+}

@@ -1,0 +1,154 @@
+//! Which elements published ports are, and which connections they end: pure decisions.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+
+use super::attachment::PublishedPort;
+use crate::nft::{Element, Flows, NftFamily, Transport};
+
+/// The elements of the ports that lead to a container with these addresses. A port leads to its address of the family of the port's own
+/// address, or of each family.
+pub(super) fn port_elements(ports: &[PublishedPort], addresses: &[IpAddr]) -> BTreeSet<Element> {
+    let mut elements = BTreeSet::new();
+    for port in ports {
+        for address in addresses {
+            let Some(element) = port_element(port, *address) else {
+                continue;
+            };
+            elements.insert(element);
+            elements.insert(Element::Hairpin(*address));
+        }
+    }
+    elements
+}
+
+fn port_element(port: &PublishedPort, to: IpAddr) -> Option<Element> {
+    let PublishedPort {
+        protocol,
+        at,
+        port,
+        to_port,
+    } = *port;
+    let at = at.map(|at| at.to_canonical());
+    let is_for = at.is_none_or(|at| NftFamily::of(&at) == NftFamily::of(&to));
+    (is_for && port != 0).then_some(Element::Port {
+        at: at.filter(|at| !at.is_unspecified()),
+        protocol,
+        port,
+        to,
+        to_port,
+    })
+}
+
+/// The connections that began before a port was published, and would not be led to the container. Those of TCP begin again by themselves.
+pub(super) fn flows_of_new(ports: &[PublishedPort]) -> Vec<Flows> {
+    let lasting = ports.iter().filter(|port| is_lasting(port.protocol));
+    let flows = |port: &PublishedPort| Flows::BeforePublished {
+        protocol: port.protocol,
+        at: port.at.filter(|at| !at.is_unspecified()),
+        port: port.port,
+    };
+    lasting.map(flows).collect()
+}
+
+/// The connections that ports led to a container which is detached: as long as their client sends, they would go on to its address, whoever
+/// has that.
+pub(super) fn flows_of_ended(elements: &BTreeSet<Element>) -> Vec<Flows> {
+    let flows = |element: &Element| {
+        let Element::Port {
+            protocol,
+            to,
+            to_port,
+            ..
+        } = element
+        else {
+            return None;
+        };
+        is_lasting(*protocol).then_some(Flows::To {
+            protocol: *protocol,
+            container: SocketAddr::new(*to, *to_port),
+        })
+    };
+    elements.iter().filter_map(flows).collect()
+}
+
+/// Returns whether a connection of the protocol lasts as long as a client sends, whoever answers.
+const fn is_lasting(protocol: Transport) -> bool {
+    match protocol {
+        Transport::Udp | Transport::Sctp => true,
+        Transport::Tcp => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V4: &str = "10.1.0.2";
+    const V6: &str = "fd00::2";
+
+    #[test]
+    fn port_leads_to_the_address_of_its_family() {
+        let both = [V4, V6];
+        for (at, addresses, expected) in [
+            (None, &both[..], &["any 10.1.0.2", "any fd00::2"][..]),
+            (Some("0.0.0.0"), &both[..], &["any 10.1.0.2"][..]),
+            (Some("::"), &both[..], &["any fd00::2"][..]),
+            (Some("192.0.2.1"), &both[..], &["192.0.2.1 10.1.0.2"][..]),
+            (
+                Some("::ffff:192.0.2.1"),
+                &both[..],
+                &["192.0.2.1 10.1.0.2"][..],
+            ),
+            (Some("::ffff:0.0.0.0"), &both[..], &["any 10.1.0.2"][..]),
+            (Some("fd00:1::1"), &both[..], &["fd00:1::1 fd00::2"][..]),
+            (Some("fd00:1::1"), &[V4][..], &[][..]),
+            (Some("127.0.0.1"), &[V4][..], &["127.0.0.1 10.1.0.2"][..]),
+            (None, &[][..], &[][..]),
+        ] {
+            let port = PublishedPort {
+                protocol: Transport::Udp,
+                at: at.map(|at| at.parse().unwrap()),
+                port: 53,
+                to_port: 5353,
+            };
+            let addresses: Vec<IpAddr> = addresses.iter().map(|ip| ip.parse().unwrap()).collect();
+            let elements = port_elements(&[port, port], &addresses);
+            let led: Vec<String> = elements
+                .iter()
+                .filter_map(|element| {
+                    let Element::Port { at, to, .. } = element else {
+                        return None;
+                    };
+                    let at = at.map_or_else(|| "any".to_owned(), |at| at.to_string());
+                    Some(format!("{at} {to}"))
+                })
+                .collect();
+            let led: BTreeSet<_> = led.iter().map(String::as_str).collect();
+            assert_eq!(led, expected.iter().copied().collect(), "{at:?}");
+            let hairpins = elements.len() - led.len();
+            assert_eq!(hairpins, led.len(), "{at:?}: each has its hairpin");
+            assert_eq!(flows_of_ended(&elements).len(), led.len());
+        }
+    }
+
+    #[test]
+    fn only_connections_without_an_end_are_removed_and_port_0_is_none() {
+        let port = |protocol, port| PublishedPort {
+            protocol,
+            at: None,
+            port,
+            to_port: 80,
+        };
+        let ports = [
+            port(Transport::Tcp, 80),
+            port(Transport::Udp, 53),
+            port(Transport::Sctp, 7),
+            port(Transport::Udp, 0),
+        ];
+        let elements = port_elements(&ports, &[V4.parse().unwrap()]);
+        assert_eq!(elements.len(), 4, "three ports and a hairpin: {elements:?}");
+        assert_eq!(flows_of_ended(&elements).len(), 2);
+        assert_eq!(flows_of_new(&ports[..3]).len(), 2);
+    }
+}

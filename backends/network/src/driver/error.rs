@@ -1,0 +1,72 @@
+//! Why a container could not be attached or detached.
+
+use nix::errno::Errno;
+use thiserror::Error;
+
+use crate::addresses::AddressError;
+use crate::netlink::NetlinkError;
+use crate::nft::NftError;
+
+/// Failure of a call of [`crate::driver`].
+#[derive(Debug, Error)]
+pub enum DriverError {
+    /// Addresses could not be assigned or released.
+    #[error(transparent)]
+    Addresses(#[from] AddressError),
+    /// Devices, addresses, routes or a namespace could not be changed.
+    #[error(transparent)]
+    Links(#[from] NetlinkError),
+    /// Tables could not be changed.
+    #[error(transparent)]
+    Rules(#[from] NftError),
+    /// There is a device of the bridge's name that is no bridge.
+    #[error(
+        "{name} is a network device of the kind {kind} and no bridge: rename it, or give the bridge another name"
+    )]
+    NoBridge {
+        /// The name.
+        name: String,
+        /// The kind of the device.
+        kind: String,
+    },
+    /// A published port leads to another container.
+    #[error("a published port leads to another container already: publish another one")]
+    PortTaken {
+        /// What the kernel refused.
+        source: NftError,
+    },
+    /// A failed attachment could not be undone.
+    #[error("the failed attachment is not undone: {undo}; detach the container")]
+    NotUndone {
+        /// The first failure.
+        source: Box<DriverError>,
+        /// Why it could not be undone.
+        undo: Box<DriverError>,
+    },
+}
+
+// === impl DriverError ===
+
+impl DriverError {
+    /// Returns whether nothing is left of what was tried.
+    #[must_use]
+    pub const fn is_undone(&self) -> bool {
+        !matches!(self, Self::NotUndone { .. })
+    }
+}
+
+/// The error for ports that could not be published.
+pub(super) fn of_ports(error: NftError) -> DriverError {
+    let is_taken = matches!(
+        error,
+        NftError::Refused {
+            source: Errno::EEXIST,
+            ..
+        }
+    );
+    if is_taken {
+        DriverError::PortTaken { source: error }
+    } else {
+        DriverError::Rules(error)
+    }
+}

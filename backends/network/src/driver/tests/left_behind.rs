@@ -1,0 +1,112 @@
+//! What others and a kill leave: flushed tables, attachments of a former process, links without a record, and containers of plugins.
+
+use super::*;
+
+/// The port of the node of an element that is one.
+fn published(element: &Element) -> Option<u16> {
+    if let Element::Port { port, .. } = element {
+        Some(*port)
+    } else {
+        None
+    }
+}
+
+#[test]
+fn flushed_tables_are_restored_with_all_ports() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS);
+        let container = Container::with_ports("a", &both(8080));
+        node.driver.attach(&container.request).unwrap();
+        let wanted: Vec<_> = NftFamily::ALL.map(elements_of).into();
+        run("nft", "nftables", &["flush", "ruleset"]);
+        let repairs = node.driver.restore().unwrap();
+        assert!(
+            repairs.iter().all(|(_, repair)| *repair == Repair::Whole),
+            "{repairs:?}"
+        );
+        assert_eq!(Vec::from(NftFamily::ALL.map(elements_of)), wanted);
+        let repairs = node.driver.restore().unwrap();
+        assert!(
+            repairs.iter().all(|(_, repair)| *repair == Repair::Nothing),
+            "{repairs:?}"
+        );
+        // An attachment, or a detachment, that comes before the repair.
+        for _ in 0..2 {
+            run("nft", "nftables", &["flush", "ruleset"]);
+            let second = Container::with_ports("b", &both(8081));
+            let attached = node.driver.attach(&second.request).unwrap();
+            let ports = elements_of(NftFamily::Ip4);
+            let ports: BTreeSet<_> = ports.iter().filter_map(published).collect();
+            assert_eq!(ports, BTreeSet::from([8080, 8081]));
+            run("nft", "nftables", &["flush", "ruleset"]);
+            node.driver
+                .detach(&second.attachment(Some(&attached)))
+                .unwrap();
+        }
+        node.driver.restore().unwrap();
+        assert_eq!(Vec::from(NftFamily::ALL.map(elements_of)), wanted);
+    });
+}
+
+#[test]
+fn next_process_keeps_what_is_on_record_and_removes_the_rest() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS);
+        let kept = Container::with_ports("kept", &both(8080));
+        let forgotten = Container::with_ports("forgotten", &both(8081));
+        let cut_off = Container::with_ports("cut-off", &both(8082));
+        let kept_attached = node.driver.attach(&kept.request).unwrap();
+        node.driver.attach(&forgotten.request).unwrap();
+        let cut_off_attached = node.driver.attach(&cut_off.request).unwrap();
+
+        let next = node.next_driver();
+        next.adopt(&kept.attachment(Some(&kept_attached)));
+        // A kill came before it was on record which addresses it got.
+        next.adopt(&cut_off.attachment(None));
+        next.restore().unwrap();
+        let ports: BTreeSet<u16> = elements_of(NftFamily::Ip4)
+            .iter()
+            .filter_map(published)
+            .collect();
+        assert_eq!(ports, BTreeSet::from([8080]));
+        assert_eq!(next.sweep().unwrap(), 1);
+        assert_eq!(next.sweep().unwrap(), 0);
+        assert!(links().contains(kept_attached.host_link.as_str()));
+        assert!(links().contains(cut_off_attached.host_link.as_str()));
+        next.detach(&cut_off.attachment(None)).unwrap();
+        next.detach(&forgotten.attachment(None)).unwrap();
+        assert_eq!(node.in_use().len(), 2);
+        let server = kept.serving(NftFamily::Ip4);
+        let here = Host::node(NftFamily::Ip4);
+        let to = SocketAddr::new([127, 0, 0, 1].into(), 8080);
+        assert!(here.tcp(to, &server, LONG).is_some());
+    });
+}
+
+#[test]
+fn two_instances_on_a_node_leave_each_other_alone() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS);
+        let dir = tempfile::tempdir().unwrap();
+        let other = BridgeDriver::new(BridgeSettings {
+            name: LinkName::new("swtest1").unwrap(),
+            subnets: vec!["10.99.0.0/24".parse().unwrap()],
+            table: TableName::of_instance("other").unwrap(),
+            ..settings(dir.path(), &[])
+        })
+        .unwrap();
+        let [a, b] = ["a", "b"]
+            .map(|id| Container::with_ports(id, &both(if id == "a" { 8080 } else { 8081 })));
+        let attached = node.driver.attach(&a.request).unwrap();
+        other.attach(&b.request).unwrap();
+        for driver in [&node.driver, &other] {
+            driver.restore().unwrap();
+            assert_eq!(driver.sweep().unwrap(), 0);
+        }
+        node.driver.detach(&a.attachment(Some(&attached))).unwrap();
+        let here = Host::node(NftFamily::Ip4);
+        let server = b.serving(NftFamily::Ip4);
+        let to = SocketAddr::new([127, 0, 0, 1].into(), 8081);
+        assert!(here.tcp(to, &server, LONG).is_some());
+    });
+}

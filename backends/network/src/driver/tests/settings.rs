@@ -1,0 +1,94 @@
+//! Many ports, limits of bandwidth, IPv6 that is disabled, and what the kernel has.
+
+use super::*;
+
+#[test]
+fn hundreds_of_ports_are_published_for_one_container() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS);
+        let ports: Vec<_> = (20_000..20_400).flat_map(both).collect();
+        let container = Container::with_ports("a", &ports);
+        let attached = node.driver.attach(&container.request).unwrap();
+        let here = Host::node(NftFamily::Ip4);
+        let server = container.serving(NftFamily::Ip4);
+        for number in [20_000, 20_399] {
+            let to = SocketAddr::new([127, 0, 0, 1].into(), number);
+            assert!(here.tcp(to, &server, LONG).is_some(), "{number}");
+        }
+        node.driver
+            .detach(&container.attachment(Some(&attached)))
+            .unwrap();
+        let left = elements_of(NftFamily::Ip6);
+        assert!(
+            !left
+                .iter()
+                .any(|element| matches!(element, Element::Port { .. })),
+            "{left:?}"
+        );
+    });
+}
+
+#[test]
+fn limits_are_on_both_directions_and_go_with_the_container() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS[..1]);
+        let mut container = Container::new("a");
+        let limit = |bits_per_second| {
+            Some(LimitBits {
+                bits_per_second,
+                burst_bits: 800_000,
+            })
+        };
+        container.request.limits = Limits {
+            into: limit(8_000_000),
+            out: limit(16_000_000),
+        };
+        let attached = node.driver.attach(&container.request).unwrap();
+        let shown = run("tc", "iproute2", &["qdisc", "show"]);
+        for text in ["rate 8Mbit", "rate 16Mbit", "qdisc ingress"] {
+            assert!(shown.contains(text), "{text}: {shown}");
+        }
+        let here = Host::node(NftFamily::Ip4);
+        let server = container.serving(NftFamily::Ip4);
+        let to = SocketAddr::new(address(&attached, NftFamily::Ip4), SERVED);
+        assert!(here.tcp(to, &server, LONG).is_some());
+        // As after a kill: the devices are there, and are replaced.
+        container.request.addresses = attached.addresses.iter().map(|one| one.address).collect();
+        node.driver.attach(&container.request).unwrap();
+        node.driver
+            .detach(&container.attachment(Some(&attached)))
+            .unwrap();
+        let shown = run("tc", "iproute2", &["qdisc", "show"]);
+        assert!(!shown.contains("16Mbit"), "{shown}");
+        assert!(!links().contains("ifb"), "{}", links());
+    });
+}
+
+#[test]
+fn ipv6_that_the_namespace_has_disabled_is_enabled_for_its_address() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS);
+        let container = Container::new("a");
+        inside(&container.netns, || {
+            for name in ["all", "default"] {
+                let path = format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6");
+                fs::write(path, "1").unwrap();
+            }
+        });
+        node.driver.attach(&container.request).unwrap();
+        let here = Host::node(NftFamily::Ip6);
+        let server = container.serving(NftFamily::Ip6);
+        let to = SocketAddr::new("fd00:88::1".parse().unwrap(), SERVED);
+        assert!(server.tcp(to, &here, LONG).is_some());
+    });
+}
+
+#[test]
+fn kernel_has_what_the_driver_needs() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS);
+        node.driver.probe().unwrap();
+        assert!(!links().contains("probe"), "{}", links());
+        assert!(elements_of(NftFamily::Ip4).is_empty());
+    });
+}
