@@ -38,6 +38,8 @@ pub(crate) enum Part {
     Crun,
     /// Nomad's tasks, beside bare containers.
     Tasks,
+    /// Attaching and detaching alone: our driver beside the plugins.
+    Network,
     /// Tasks of a Docker swarm, beside bare containers and beside dockerd.
     Swarm,
     /// Devices of the ledger.
@@ -160,6 +162,9 @@ pub(crate) struct Args {
     /// Concurrent tasks, for the memory of each
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) tasks_running: u32,
+    /// Attachments of each side
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) attachments: u32,
     /// Tasks that a swarm assigns, one after the other on each network, and as many bare containers
     #[arg(long, value_name = "N", default_value_t = 30)]
     pub(crate) swarm_tasks: u32,
@@ -313,6 +318,7 @@ impl Args {
             self.task_bursts = self.task_bursts.min(1);
             self.task_burst = self.task_burst.min(10);
             self.tasks_running = self.tasks_running.min(20);
+            self.attachments = self.attachments.min(5);
             self.swarm_tasks = self.swarm_tasks.min(3);
             self.swarm_joins = self.swarm_joins.min(1);
             self.swarm_services = self.swarm_services.min(2);

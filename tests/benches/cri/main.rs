@@ -20,6 +20,7 @@ mod footprint;
 mod load;
 mod logs;
 mod memory;
+mod network;
 mod pair;
 mod pause;
 mod pods;
@@ -175,6 +176,9 @@ async fn measure_parts(
     }
     if args.wants(Part::Tasks) {
         tasks::measure(stand, args.tasks_size(), report).await?;
+    }
+    if args.wants(Part::Network) {
+        network::measure(stand, args.attachments, report)?;
     }
     if args.wants(Part::Swarm) {
         swarm::measure(args.swarm_size(), report).await?;

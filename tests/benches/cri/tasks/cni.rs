@@ -39,7 +39,7 @@ impl Cni {
     }
 
     /// ADD of all plugins, each with the result of the one before; gives the last.
-    pub(super) fn add(&self, id: &str, netns: &Path, port: u16) -> Result<Value, Failure> {
+    pub(crate) fn add(&self, id: &str, netns: &Path, port: u16) -> Result<Value, Failure> {
         let mut previous = Value::Null;
         for plugin in self.plugins()? {
             let result = self.run("ADD", plugin, (id, netns, port), &previous)?;
@@ -49,7 +49,7 @@ impl Cni {
     }
 
     /// DEL of all plugins, the last first, of what ADD has given.
-    pub(super) fn del(
+    pub(crate) fn del(
         &self,
         id: &str,
         netns: &Path,
@@ -121,7 +121,7 @@ impl Cni {
 }
 
 /// Makes a network namespace that this file holds.
-pub(super) fn make_namespace(path: &Path) -> Result<(), Failure> {
+pub(crate) fn make_namespace(path: &Path) -> Result<(), Failure> {
     File::create_new(path)?;
     // A separate thread, because it stays in the new namespace until it exits.
     let make = || {
