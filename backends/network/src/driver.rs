@@ -15,6 +15,7 @@
 //!   an address is released.
 //! - The bridge's own hardware address does not change, so that containers know it for good.
 //! - Attachments that plugins have made on the same bridge stay as they are.
+//! - No container gets an address while connections of its last owner may still be led to it.
 //!
 //! All calls block: an attachment takes about a millisecond, in which others wait. The kernel has one lock for all links, so several threads
 //! would only wait there.
@@ -24,6 +25,7 @@ mod bridge;
 mod container;
 mod elements;
 mod error;
+mod flows;
 mod names;
 #[cfg(test)]
 mod tests;
@@ -39,10 +41,9 @@ use crate::netlink::{
     Family, IpPrefix, Link, LinkName, LinkRef, Socket, delete_link, delete_neighbour, find_link,
     list_links, set_down,
 };
-use crate::nft::{
-    Conntrack, Element, ElementChange, Flows, NftFamily, NftTables, Repair, TableName,
-};
+use crate::nft::{Element, ElementChange, NftFamily, NftTables, Repair, TableName};
 use elements::{flows_of_ended, flows_of_new, port_elements};
+use flows::PastFlows;
 use names::{group_of, host_link, ifb_link};
 
 pub use attachment::{
@@ -65,6 +66,8 @@ pub struct BridgeDriver {
     group: u32,
     /// It is waited for only on blocking threads.
     state: Mutex<State>,
+    /// Connections that are to be removed.
+    past: PastFlows,
 }
 
 /// What one thread at a time works with.
@@ -139,6 +142,7 @@ impl BridgeDriver {
             gateways,
             families,
             state: Mutex::default(),
+            past: PastFlows::default(),
             settings,
         })
     }
@@ -242,7 +246,8 @@ impl BridgeDriver {
     pub fn attach(&self, request: &AttachRequest) -> Result<Attached, DriverError> {
         let assigned = self.pool.assign(&request.holder, &request.addresses)?;
         reach(CrashPoint::AddressesAssigned);
-        let addresses = assigned.iter().map(|one| one.address).collect();
+        let addresses: Vec<_> = assigned.iter().map(|one| one.address).collect();
+        self.past.leave(&addresses);
         let connected = self.connect(request, assigned);
         connected.map_err(|error| {
             let attachment = Attachment {
@@ -303,7 +308,7 @@ impl BridgeDriver {
                 state.attachments.insert(host.clone(), elements);
             }
         }
-        forget_flows(&flows_of_new(ports));
+        self.past.add(flows_of_new(ports));
         Ok(())
     }
 
@@ -321,6 +326,16 @@ impl BridgeDriver {
     fn undo(&self, attachment: &Attachment) -> Result<(), DriverError> {
         let addresses = self.disconnect(attachment, true)?;
         self.release(attachment, addresses.as_deref())
+    }
+
+    /// Removes connections of UDP and SCTP that go on as they began: those from before their port was published, and those to containers that
+    /// are detached. Call it behind the answer to each attachment and detachment, once for several. An attachment that gets an address to
+    /// which such connections lead does it first.
+    ///
+    /// The kernel looks at all connections for it: 2 ms, and 30 ms if there are 20,000. Blocks. A kernel that does not list connections keeps
+    /// them until they have been silent for some minutes, which is logged once.
+    pub fn forget_past_flows(&self) {
+        self.past.remove();
     }
 
     /// Withdraws ports, and sets the host's end down or deletes it. Returns the addresses, if they are known.
@@ -360,7 +375,7 @@ impl BridgeDriver {
         reach(CrashPoint::HostEndDown);
         state.attachments.remove(&host);
         drop(state);
-        forget_flows(&flows_of_ended(&elements));
+        self.past.add(flows_of_ended(&elements));
         Ok(addresses)
     }
 
@@ -402,20 +417,5 @@ impl BridgeDriver {
             fitting.map(change).collect::<Vec<_>>()
         };
         elements.iter().flat_map(of).collect()
-    }
-}
-
-/// Removes connections that go where their port led before. A kernel that cannot list connections keeps them until they are silent for some
-/// minutes, as with the plugin portmap.
-fn forget_flows(flows: &[Flows]) {
-    if flows.is_empty() {
-        return;
-    }
-    let removed = Conntrack::open().and_then(|mut conntrack| conntrack.remove(flows));
-    if let Err(error) = removed {
-        tracing::warn!(
-            error = switchyard_linux::report(&error),
-            "connections to published ports that were open before stay as they are: the kernel does not list connections"
-        );
     }
 }

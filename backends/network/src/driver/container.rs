@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use sha2::{Digest, Sha256};
 use switchyard_crash_points::{CrashPoint, reach};
 
-use super::attachment::{AttachRequest, Attached, LimitBits};
+use super::attachment::{AttachRequest, Attached, LimitBits, Limits};
 use super::bridge::ReadyBridge;
 use super::error::DriverError;
 use super::names::{host_link, ifb_link};
@@ -55,14 +55,15 @@ impl BridgeDriver {
         let route = &mut state.kernel(&self.settings.table)?.route;
         make_pair(route, &pair)?;
         reach(CrashPoint::PairMade);
-        let host_end = find_link(route, &host.clone().into())?.ok_or_else(|| gone(&host))?;
-        self.limit_bandwidth(route, request, &host_end)?;
+        if request.limits != Limits::default() {
+            self.limit_bandwidth(route, request, &host)?;
+        }
         configure(&namespace, &interface, &addresses, bridge.mac)?;
         let known = addresses.iter();
         let known = known.map(|one| add_neighbour(bridge.index, one.address, mac));
         route.run(&known.collect::<Vec<_>>())?;
         reach(CrashPoint::ContainerConfigured);
-        wait_until_forwarding(route, &host)?;
+        let host_end = forwarding_port(route, &host)?;
         Ok(Attached {
             host_mac: host_end.mac.unwrap_or(bridge.mac),
             host_link: host,
@@ -84,8 +85,9 @@ impl BridgeDriver {
         &self,
         route: &mut Socket,
         request: &AttachRequest,
-        host: &Link,
+        name: &LinkName,
     ) -> Result<(), DriverError> {
+        let host = find_link(route, &name.clone().into())?.ok_or_else(|| gone(name))?;
         let rate = |bits: LimitBits| Rate::new(bits.bits_per_second, bits.burst_bits, host.mtu);
         if let Some(bits) = request.limits.into {
             route.run_one(&limit(host.index, rate(bits)?))?;
@@ -93,7 +95,7 @@ impl BridgeDriver {
         let Some(bits) = request.limits.out else {
             return Ok(());
         };
-        let name = ifb_link(&host_link(&self.settings.table, &request.holder));
+        let name = ifb_link(name);
         let ifb = Ifb {
             link: NewLink {
                 mtu: Some(host.mtu),
@@ -112,23 +114,25 @@ impl BridgeDriver {
 /// Makes both ends, instead of those of an attachment of the same holder that was not detached.
 fn make_pair(route: &mut Socket, pair: &Veth) -> Result<(), NetlinkError> {
     let host = LinkRef::Name(pair.link.name.clone());
-    match route.run_one(&pair.create()) {
-        Err(error) if error.refusal() == Some(Errno::EEXIST) => {
-            route.run_one(&delete_link(&host))?;
-            route.run_one(&pair.create())?;
-        }
-        made => drop(made?),
-    }
     // A container reaches itself by its own published port.
     let flags = PortFlags {
         hairpin: Some(true),
         ..PortFlags::default()
     };
-    route.run_one(&set_port(&host, flags))?;
-    // Kernels without IPv6 refuse it: there is no such address then.
+    // Kernels without IPv6 refuse the last one: there is no such address then.
     let without_ipv6 = &[Errno::EAFNOSUPPORT, Errno::EOPNOTSUPP, Errno::EINVAL];
-    route.run_one(&disable_link_local(&host).done_by(without_ipv6))?;
-    Ok(())
+    let requests = [
+        pair.create(),
+        set_port(&host, flags),
+        disable_link_local(&host).done_by(without_ipv6),
+    ];
+    match route.run(&requests) {
+        Err(error) if error.refusal() == Some(Errno::EEXIST) => {
+            route.run_one(&delete_link(&host))?;
+            route.run(&requests).map(drop)
+        }
+        made => made.map(drop),
+    }
 }
 
 /// Sets addresses, routes and the hardware address of the gateway inside the network namespace of a container.
@@ -198,16 +202,18 @@ fn mac_of(addresses: &[AssignedAddress]) -> Mac {
     }
 }
 
-/// Since Linux 6.7 the first look makes the kernel see the carrier of a new port; before, it does so by itself within some milliseconds.
-fn wait_until_forwarding(route: &mut Socket, host: &LinkName) -> Result<(), DriverError> {
-    for _ in 0..LOOKS {
+/// The host's end, once the bridge forwards its frames, or when that takes too long. Since Linux 6.7 the first look makes the kernel see the
+/// carrier of a new port; before, it does so by itself within some milliseconds.
+fn forwarding_port(route: &mut Socket, host: &LinkName) -> Result<Link, NetlinkError> {
+    let mut looks = 0;
+    loop {
         let link = find_link(route, &host.clone().into())?.ok_or_else(|| gone(host))?;
-        if link.port == Some(PortState::Forwarding) {
-            return Ok(());
+        looks += 1;
+        if link.port == Some(PortState::Forwarding) || looks == LOOKS {
+            return Ok(link);
         }
         thread::sleep(BETWEEN_LOOKS);
     }
-    Ok(())
 }
 
 fn gone(name: &LinkName) -> NetlinkError {

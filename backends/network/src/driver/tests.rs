@@ -253,6 +253,7 @@ fn reach_each_other(family: NftFamily) {
     node.driver
         .detach(&served.attachment(Some(&attached)))
         .unwrap();
+    node.driver.forget_past_flows();
     let to = SocketAddr::new(uplink, 8080);
     assert_eq!(remote.tcp(to, &server, SHORT), None);
     assert_eq!(remote.udp(to, &server, SHORT), None);

@@ -23,7 +23,7 @@ pub(crate) const SERVED: u16 = 80;
 pub(crate) struct Host {
     pub(crate) netns: File,
     tcp: TcpListener,
-    udp: UdpSocket,
+    pub(crate) udp: UdpSocket,
 }
 
 pub(crate) fn own_netns() -> File {

@@ -110,3 +110,40 @@ fn two_instances_on_a_node_leave_each_other_alone() {
         assert!(here.tcp(to, &server, LONG).is_some());
     });
 }
+
+/// A client that goes on sending by UDP to a port is led on as its connection began: to a container that is gone, or to the node.
+#[test]
+fn connections_follow_their_port_to_the_next_container() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS[..1]);
+        let here = Host::node(NftFamily::Ip4);
+        let client = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.connect("127.0.0.1:8080").unwrap();
+        let received = |server: &Host| {
+            server.udp.set_read_timeout(Some(SHORT)).unwrap();
+            // A port without a server answers with an error, which the next call reports.
+            let _ = client.send(b"question");
+            let _ = client.send(b"question");
+            server.udp.recv_from(&mut [0; 16]).is_ok()
+        };
+        assert!(!received(&here), "the node has no server on this port");
+        let ports = [port(Transport::Udp, 8080)];
+        let first = Container::with_ports("first", &ports);
+        let attached = node.driver.attach(&first.request).unwrap();
+        let server = first.serving(NftFamily::Ip4);
+        node.driver.forget_past_flows();
+        assert!(
+            received(&server),
+            "a client of before the port was published"
+        );
+        node.driver
+            .detach(&first.attachment(Some(&attached)))
+            .unwrap();
+        // The same address, before anybody has asked for the removal.
+        let mut second = Container::new("second");
+        second.request.addresses = vec![address(&attached, NftFamily::Ip4)];
+        node.driver.attach(&second.request).unwrap();
+        let server = second.serving(NftFamily::Ip4);
+        assert!(!received(&server), "a connection of the container before");
+    });
+}
