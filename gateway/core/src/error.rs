@@ -249,14 +249,19 @@ impl Error {
     /// middle: its beginning names the object and its end gives the reason.
     #[must_use]
     pub fn status_text(&self) -> String {
+        self.text_within(STATUS_TEXT_MAX)
+    }
+
+    /// [`Error::report`] in at most `max` bytes, cut as [`Error::status_text`] is.
+    pub(crate) fn text_within(&self, max: usize) -> String {
+        const CUT: &str = " … ";
         let text = self.report();
-        if text.len() <= STATUS_TEXT_MAX {
+        if text.len() <= max {
             return text;
         }
-        const CUT: &str = " … ";
-        const END: usize = STATUS_TEXT_MAX / 4;
-        let begin = text.floor_char_boundary(STATUS_TEXT_MAX - END - CUT.len());
-        let end = text.ceil_char_boundary(text.len() - END);
+        let end_len = max / 4;
+        let begin = text.floor_char_boundary(max.saturating_sub(end_len + CUT.len()));
+        let end = text.ceil_char_boundary(text.len() - end_len);
         format!("{}{CUT}{}", &text[..begin], &text[end..])
     }
 }

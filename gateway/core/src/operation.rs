@@ -48,6 +48,9 @@ tokio::task_local! {
     static CURRENT: Arc<ActiveOperation>;
 }
 
+/// The longest text of an operation's error in a record or a list, in bytes.
+pub const ERROR_TEXT_MAX: usize = 512;
+
 /// The operations in flight. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Operations(Arc<Registry>);
@@ -214,6 +217,18 @@ pub(crate) fn current() -> Option<CurrentOperation> {
 }
 
 // === impl Operations ===
+
+impl EndedOperation<'_> {
+    /// The text of its error in at most `max` bytes, for the log, records and views; `None` if it has not failed. The
+    /// middle of a longer text is cut out: its beginning names the object and its end gives the reason.
+    #[must_use]
+    pub fn error_text(&self, max: usize) -> Option<String> {
+        match self.outcome {
+            Outcome::Failed(error) => Some(error.text_within(max)),
+            Outcome::Succeeded | Outcome::Dropped => None,
+        }
+    }
+}
 
 impl Operations {
     /// Registers an operation; if the current asynchronous task works for an operation already, it is a part of

@@ -155,9 +155,9 @@ impl EventLog {
         });
     }
 
-    /// Records that an operation has failed with this error; never waits.
-    pub(crate) fn note_failure(&self, operation: &EndedOperation<'_>, error: &str) {
-        let view = describe::failure(operation, error, &self.0.owners, SystemTime::now());
+    /// Records that an operation has failed; never waits.
+    pub(crate) fn note_failure(&self, operation: &EndedOperation<'_>) {
+        let view = describe::failure(operation, &self.0.owners, SystemTime::now());
         self.push(view);
     }
 

@@ -159,8 +159,8 @@ impl OperationObserver for Observer {
         self.metrics.ended(operation);
         self.audit.record(operation);
         self.outcomes.ended(operation);
-        if let Some(error) = self.failures.ended(operation) {
-            self.events.note_failure(operation, &error);
+        if self.failures.ended(operation) {
+            self.events.note_failure(operation);
         }
     }
 
@@ -239,5 +239,69 @@ mod tests {
             failing.objects,
             ["pull_image of nomad: 4 of 4 in 10 minutes, the last one: three"]
         );
+    }
+
+    #[tokio::test]
+    async fn each_record_of_a_long_error_names_the_object_and_the_reason() {
+        let long = |word: &str| word.repeat(1000);
+        for (kind, error, object, reason) in [
+            (
+                OperationKind::PullImage,
+                Error::unavailable("the registry is away")
+                    .context(long("x"))
+                    .context("pull example.com/app:1"),
+                "pull example.com/app:1: x",
+                "x: the registry is away",
+            ),
+            (
+                OperationKind::StartTask,
+                Error::invalid("args[0]", "is in no directory of the PATH").context(long("ä")),
+                "ää",
+                "is in no directory of the PATH",
+            ),
+            (
+                OperationKind::CreateSandbox,
+                Error::internal(format!("{}: the last word of a plugin", long("plugin \n"))),
+                "plugin",
+                ": the last word of a plugin",
+            ),
+            (
+                OperationKind::RemoveSandbox,
+                Error::deadline("umount /run/x").context("remove sandbox 7"),
+                "remove sandbox 7: ",
+                ": umount /run/x",
+            ),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let file = dir.path().join("audit.log");
+            let audit = AuditConfig {
+                to: AuditTarget::File,
+                file: file.clone(),
+                ..AuditConfig::default()
+            };
+            let metrics = Metrics::new().unwrap();
+            let history = History::start(&audit, &metrics, Owners::default(), dir.path());
+            for _ in 0..3 {
+                let subject = Subject::argument("example.com/app:1");
+                let operation = history.operations.begin(kind, None, None, subject);
+                let error = error.clone();
+                let failed = operation.run(async move { Err::<(), _>(error) }).await;
+                assert!(failed.is_err());
+            }
+            history.flush().await;
+            let event = history.events.latest(1, |_| true).remove(0).detail;
+            let [failing] = history
+                .failing_operations()
+                .unwrap()
+                .objects
+                .try_into()
+                .unwrap();
+            let lines = std::fs::read_to_string(&file).unwrap();
+            let line: crate::audit::AuditLine =
+                serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+            for text in [line.error.unwrap(), event, failing] {
+                assert!(text.contains(object) && text.ends_with(reason), "{text}");
+            }
+        }
     }
 }

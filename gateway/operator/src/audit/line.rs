@@ -4,14 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use switchyard_core::operation::{EndedOperation, Outcome};
+use switchyard_core::operation::{ERROR_TEXT_MAX, EndedOperation, Outcome};
 use switchyard_operator_api::text::rfc3339;
 use switchyard_operator_api::{EventView, ExitView};
 
 use crate::owners::Owners;
-
-/// The longest text of an error, in bytes.
-const ERROR_MAX: usize = 512;
 
 /// The record of one operation, or of the exit of a task. Unknown fields are left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -84,10 +81,10 @@ impl AuditLine {
                 .names_in_record(sandbox, subject.task_meta.as_deref())
                 .to_map()
         });
-        let (result, error) = match outcome {
-            Outcome::Succeeded => ("ok", None),
-            Outcome::Failed(error) => (error.kind().as_str(), Some(bounded(error.report()))),
-            Outcome::Dropped => ("dropped", None),
+        let result = match outcome {
+            Outcome::Succeeded => "ok",
+            Outcome::Failed(error) => error.kind().as_str(),
+            Outcome::Dropped => "dropped",
         };
         Self {
             at: rfc3339(*began_at),
@@ -104,7 +101,7 @@ impl AuditLine {
             pid: caller.and_then(|caller| caller.pid),
             code: None,
             result: result.to_owned(),
-            error,
+            error: operation.error_text(ERROR_TEXT_MAX),
             seconds: took.as_secs_f64(),
         }
     }
@@ -170,6 +167,6 @@ pub(crate) fn log_name(label: &str) -> &str {
 }
 
 fn bounded(mut text: String) -> String {
-    text.truncate(text.floor_char_boundary(ERROR_MAX));
+    text.truncate(text.floor_char_boundary(ERROR_TEXT_MAX));
     text
 }

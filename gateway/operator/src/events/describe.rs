@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use switchyard_core::event::{Event, EventKind, TaskEnd};
 use switchyard_core::object::Task;
-use switchyard_core::operation::{Caller, EndedOperation, OperationKind};
+use switchyard_core::operation::{Caller, ERROR_TEXT_MAX, EndedOperation, OperationKind};
 use switchyard_core::state::{Exit, ExitCause, SandboxState, TaskState};
 use switchyard_core::stop_request::StopReason;
 use switchyard_operator_api::text::{duration, rfc3339};
@@ -70,11 +70,11 @@ pub(super) fn view(event: &Event, owners: &Owners, now: SystemTime) -> EventView
 /// The view of an operation that has failed now.
 pub(super) fn failure(
     operation: &EndedOperation<'_>,
-    error: &str,
     owners: &Owners,
     now: SystemTime,
 ) -> EventView {
     let subject = operation.subject;
+    let error = operation.error_text(ERROR_TEXT_MAX).unwrap_or_default();
     let names = subject
         .sandbox_meta
         .as_deref()

@@ -9,8 +9,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use switchyard_core::id::Owner;
-use switchyard_core::operation::{EndedOperation, OperationKind, Outcome};
-use switchyard_linux::beginning;
+use switchyard_core::operation::{ERROR_TEXT_MAX, EndedOperation, OperationKind, Outcome};
 use switchyard_operator_api::TroubleView;
 
 /// Number of minutes that are remembered.
@@ -18,9 +17,6 @@ const MINUTES: usize = 10;
 
 /// Minimum number of failures in that time: one or two happen on a node in order.
 const FAILURES_MIN: u64 = 3;
-
-/// Maximum length of the error that is shown, in characters.
-const TEXT_MAX: usize = 300;
 
 /// The outcomes of the operations that ended lately.
 #[derive(Debug)]
@@ -57,12 +53,10 @@ impl RecentOutcomes {
 
     /// Counts the end of an operation. One that was dropped has no outcome.
     pub(super) fn ended(&self, operation: &EndedOperation<'_>) {
-        let error = match operation.outcome {
-            _ if !is_of_orchestrators(operation.kind) => return,
-            Outcome::Succeeded => None,
-            Outcome::Failed(error) => Some(error.status_text()),
-            Outcome::Dropped => return,
-        };
+        if !is_of_orchestrators(operation.kind) || matches!(operation.outcome, Outcome::Dropped) {
+            return;
+        }
+        let error = operation.error_text(ERROR_TEXT_MAX);
         let now = self.minute(Instant::now());
         let mut kinds = self.kinds.lock();
         let key = (operation.owner, operation.kind);
@@ -104,7 +98,7 @@ impl Outcomes {
             None => minute.succeeded += 1,
             Some(error) => {
                 minute.failed += 1;
-                self.last_error = beginning(&error, TEXT_MAX).to_owned();
+                self.last_error = error;
             }
         }
     }
@@ -251,12 +245,5 @@ mod tests {
             }
             assert_eq!(outcomes.failing().is_some(), counts, "{kind}");
         }
-    }
-
-    #[test]
-    fn long_error_is_cut() {
-        let mut outcomes = Outcomes::default();
-        outcomes.count(1, Some("ä".repeat(2 * TEXT_MAX)));
-        assert_eq!(outcomes.last_error.chars().count(), TEXT_MAX);
     }
 }

@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use switchyard_core::ErrorKind;
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::operation::{EndedOperation, OperationKind, Outcome, Subject};
+use switchyard_core::{ErrorKind, STATUS_TEXT_MAX};
 
 /// Time after which a failure that is repeated is logged again.
 const REMINDER: Duration = Duration::from_secs(3600);
@@ -53,40 +53,38 @@ enum Note {
 
 impl FailureLog {
     /// Logs the end of an operation if it failed, or succeeded after it had failed. The commands of probes are in metrics
-    /// alone, and operations that log their failures themselves are left out. Returns the error of a failure that is no
+    /// alone, and operations that log their failures themselves are left out. Returns whether it failed and that is no
     /// repetition.
-    pub(super) fn ended(&self, operation: &EndedOperation<'_>) -> Option<String> {
+    pub(super) fn ended(&self, operation: &EndedOperation<'_>) -> bool {
         if logs_itself(operation.kind) {
-            return None;
+            return false;
         }
         let failure = match operation.outcome {
             Outcome::Succeeded => None,
             Outcome::Failed(error) => Some(error),
             // It did not fail: it panicked, which is logged, or its client went away.
-            Outcome::Dropped => return None,
+            Outcome::Dropped => return false,
         };
         let kind = failure.map(|error| error.kind());
         let note = self.0.lock().note(operation, kind, Instant::now());
         let seconds = operation.took.as_secs_f64();
         let error_kind = kind.map(ErrorKind::as_str);
-        let error = failure.map(|error| error.status_text());
+        let error = operation.error_text(STATUS_TEXT_MAX);
+        let error = error.as_deref();
         match note {
             Note::Nothing => {}
             Note::NodeFailed => {
-                let error = error.as_deref();
                 tracing::warn!(error, error_kind, seconds, "an operation failed");
             }
             Note::RequestFailed => {
-                let error = error.as_deref();
                 tracing::info!(error, error_kind, seconds, "an operation failed");
             }
             Note::FailedAgain => {
-                let error = error.as_deref();
                 tracing::debug!(error, error_kind, seconds, "an operation failed again");
             }
             Note::Recovered => tracing::info!(seconds, "an operation that had failed succeeded"),
         }
-        error.filter(|_| matches!(note, Note::NodeFailed | Note::RequestFailed))
+        matches!(note, Note::NodeFailed | Note::RequestFailed)
     }
 }
 
