@@ -124,6 +124,7 @@ impl Backend for Containerd {
         BackendStatus {
             snapshotters: parts.storage.images.snapshotter_condition(),
             runtime: parts.node.runtime_condition(),
+            contact_losses: parts.health.losses(),
             network,
             disk: parts.node.disks.condition(),
             version,

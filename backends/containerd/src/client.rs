@@ -77,6 +77,8 @@ pub(crate) struct Client {
     /// For calls that containerd must finish although the daemon is killed meanwhile.
     held: ObservedChannel,
     headers: Headers,
+    /// The connections of `channel`.
+    connections: Arc<ConnectionCounter>,
     address: PathBuf,
     instance: Arc<Instance>,
     run: Arc<str>,
@@ -147,9 +149,10 @@ impl Client {
             .http2_max_header_list_size(MAX_HEADERS);
         let socket = address.to_path_buf();
         let connections = ConnectionCounter::new(Arc::clone(observer));
+        let counter = Arc::clone(&connections);
         let connector = tower::service_fn(move |_: Uri| {
             let socket = socket.clone();
-            let connections = Arc::clone(&connections);
+            let connections = Arc::clone(&counter);
             async move {
                 let stream = tokio::net::UnixStream::connect(socket).await?;
                 connections.connected();
@@ -157,11 +160,11 @@ impl Client {
             }
         });
         let socket = address.to_path_buf();
-        let connections = ConnectionCounter::new(Arc::clone(observer));
+        let shared_counter = ConnectionCounter::new(Arc::clone(observer));
         let shared_connector = tower::service_fn(move |_: Uri| {
             let socket = socket.clone();
             let shared = shared.clone();
-            let connections = Arc::clone(&connections);
+            let connections = Arc::clone(&shared_counter);
             async move {
                 let stream = shared.connect(&socket).await?;
                 connections.connected();
@@ -185,6 +188,7 @@ impl Client {
                 lease: None,
                 contact: Some(contact),
             },
+            connections,
             address: address.to_path_buf(),
             instance,
             run: new_run(),
@@ -194,7 +198,8 @@ impl Client {
     /// A client over a connection that a test has made, for the instance `test`.
     #[cfg(test)]
     pub(crate) fn over(channel: tonic::transport::Channel) -> Self {
-        let observed = ObservedChannel::new(channel, switchyard_core::backend::unobserved());
+        let observer = switchyard_core::backend::unobserved();
+        let observed = ObservedChannel::new(channel, Arc::clone(&observer));
         Self {
             channel: observed.clone(),
             held: observed,
@@ -203,6 +208,7 @@ impl Client {
                 lease: None,
                 contact: None,
             },
+            connections: ConnectionCounter::new(observer),
             address: PathBuf::new(),
             instance: Arc::new(Instance::named("test")),
             run: new_run(),
@@ -230,6 +236,7 @@ impl Client {
             channel: self.channel.clone(),
             held: self.held.clone(),
             headers,
+            connections: Arc::clone(&self.connections),
             address: self.address.clone(),
             instance: Arc::clone(&self.instance),
             run: Arc::clone(&self.run),
@@ -284,6 +291,12 @@ impl Client {
     /// way.
     pub(crate) fn answers(&self) -> u64 {
         self.channel.answers()
+    }
+
+    /// The number of connections so far over which health checks are made: another one than before means that a
+    /// connection was lost, even if each check succeeded.
+    pub(crate) fn connections(&self) -> u64 {
+        self.connections.made()
     }
 
     /// The socket at which containerd listens.

@@ -98,6 +98,7 @@ impl Fake {
         let settings = Settings {
             status: BackendStatus {
                 runtime: Condition::True,
+                contact_losses: 0,
                 network: Condition::True,
                 disk: Condition::True,
                 snapshotters: Condition::True,

@@ -101,6 +101,9 @@ pub trait Backend:
 pub struct BackendStatus {
     /// True if the runtime can be reached and serves requests.
     pub runtime: Condition,
+    /// How often contact with the runtime was lost since the start, also for so short a time that nobody who asks for
+    /// `runtime` now and then sees it.
+    pub contact_losses: u64,
     /// True if sandboxes can be connected to a network.
     pub network: Condition,
     /// True if there is space for records, and disks can be written. Without space, tasks and sandboxes can

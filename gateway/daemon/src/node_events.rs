@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use nix::time::{ClockId, clock_gettime};
-use switchyard_core::backend::Condition;
+use switchyard_core::backend::{BackendStatus, Condition};
 use switchyard_core::gateway::Gateway;
 use switchyard_linux::process::ProcessId;
 use switchyard_operator::events::EventLog;
@@ -14,6 +14,9 @@ use crate::managed::State;
 
 /// Interval at which an external containerd is looked at.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// The longest such interval, while contact with it comes and goes.
+const LOOK_MAX: Duration = Duration::from_secs(60);
 
 /// Interval at which the clock is looked at.
 const CLOCK_LOOK: Duration = Duration::from_secs(5);
@@ -96,25 +99,111 @@ fn process_change(before: &State, now: &State) -> Option<(&'static str, String)>
     }
 }
 
-/// Records when an external containerd stops and begins to answer. Cancel-safe.
+/// An external containerd at one look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct RuntimeLook {
+    is_up: bool,
+    /// How often contact with it was lost so far.
+    losses: u64,
+}
+
+/// Records when an external containerd stops and begins to answer, also if it did both between two looks. Cancel-safe.
 pub(crate) async fn follow_runtime(events: EventLog, gateway: Gateway) {
-    let mut before: Option<bool> = None;
+    let mut before: Option<RuntimeLook> = None;
+    let mut pace = LookPace::new();
     loop {
-        let status = gateway.status();
-        let is_up = status.runtime == Condition::True;
-        if before.is_some_and(|before| before != is_up) {
-            match status.runtime {
-                Condition::True => events.note("runtime_answers", status.version),
-                Condition::False { reason, message } => {
-                    events.note("runtime_unavailable", format!("{reason}: {message}"));
-                }
-            }
+        let BackendStatus {
+            runtime,
+            contact_losses,
+            version,
+            ..
+        } = gateway.status();
+        let is_up = runtime == Condition::True;
+        // What this daemon has lost before the first look was up.
+        let known = before.unwrap_or(RuntimeLook { is_up, losses: 0 });
+        let change = runtime_change(known, &runtime, contact_losses, &version);
+        let pause = pace.pause_after(change.is_some());
+        if let Some((word, detail)) = change {
+            events.note(word, detail);
         }
         // What was never up has not ended.
-        if is_up || before.is_some() {
-            before = Some(is_up);
+        if is_up || contact_losses > 0 || before.is_some() {
+            before = Some(RuntimeLook {
+                is_up,
+                losses: contact_losses,
+            });
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// The word and the words for what has happened to an external containerd since a look; `None` for nothing. Pure.
+fn runtime_change(
+    before: RuntimeLook,
+    runtime: &Condition,
+    losses: u64,
+    version: &str,
+) -> Option<(&'static str, String)> {
+    let lost = losses.saturating_sub(before.losses);
+    let times = |lost: u64| match lost {
+        0 => String::new(),
+        1 => "; contact was lost once more meanwhile".to_owned(),
+        lost => format!("; contact was lost {lost} more times meanwhile"),
+    };
+    match runtime {
+        Condition::True if before.is_up => match lost {
+            0 => None,
+            1 => Some((
+                "runtime_interrupted",
+                format!("{version}: contact was lost, and is there again, as after a restart"),
+            )),
+            lost => Some((
+                "runtime_interrupted",
+                format!("{version}: contact was lost {lost} times, and is there again"),
+            )),
+        },
+        Condition::True => Some(("runtime_answers", format!("{version}{}", times(lost)))),
+        Condition::False { .. } if !before.is_up && lost == 0 => None,
+        Condition::False { reason, message } => {
+            // One of the losses is the one that lasts.
+            let others = times(lost.saturating_sub(1));
+            Some((
+                "runtime_unavailable",
+                format!("{reason}: {message}{others}"),
+            ))
+        }
+    }
+}
+
+/// The pauses between looks at an external containerd. They grow while there is something to record, so that one whose
+/// contact comes and goes for days makes an event a minute, which has the number of losses.
+#[derive(Debug)]
+struct LookPace {
+    pause: Duration,
+    /// Time since the last change.
+    quiet: Duration,
+}
+
+impl LookPace {
+    const fn new() -> Self {
+        Self {
+            pause: LOOK,
+            quiet: Duration::ZERO,
+        }
+    }
+
+    /// The pause after a look that has found a change, or none.
+    fn pause_after(&mut self, has_changed: bool) -> Duration {
+        if has_changed {
+            self.quiet = Duration::ZERO;
+            self.pause = LOOK_MAX.min(self.pause * 2);
+        } else {
+            self.quiet += self.pause;
+            if self.quiet >= LOOK_MAX {
+                self.pause = LOOK;
+            }
+        }
+        self.pause
     }
 }
 
@@ -249,6 +338,115 @@ mod tests {
         );
         check(&down(), &down(), None);
         check(&down(), &State::Starting, None);
+    }
+
+    #[test]
+    fn each_loss_of_an_external_containerd_is_in_an_event_however_short() {
+        let up = Condition::True;
+        let down = Condition::False {
+            reason: "ContainerdUnavailable".to_owned(),
+            message: "refused".to_owned(),
+        };
+        let interrupted = "v1: contact was lost, and is there again, as after a restart";
+        for (was_up, lost, now, expected) in [
+            (true, 0, &up, None),
+            (true, 1, &up, Some(("runtime_interrupted", interrupted))),
+            (
+                true,
+                30,
+                &up,
+                Some((
+                    "runtime_interrupted",
+                    "v1: contact was lost 30 times, and is there again",
+                )),
+            ),
+            (
+                true,
+                1,
+                &down,
+                Some(("runtime_unavailable", "ContainerdUnavailable: refused")),
+            ),
+            // A disk failed, and containerd answers.
+            (
+                true,
+                0,
+                &down,
+                Some(("runtime_unavailable", "ContainerdUnavailable: refused")),
+            ),
+            (
+                true,
+                3,
+                &down,
+                Some((
+                    "runtime_unavailable",
+                    "ContainerdUnavailable: refused; contact was lost 2 more times meanwhile",
+                )),
+            ),
+            (false, 0, &down, None),
+            (
+                false,
+                1,
+                &down,
+                Some(("runtime_unavailable", "ContainerdUnavailable: refused")),
+            ),
+            (false, 0, &up, Some(("runtime_answers", "v1"))),
+            (
+                false,
+                1,
+                &up,
+                Some((
+                    "runtime_answers",
+                    "v1; contact was lost once more meanwhile",
+                )),
+            ),
+        ] {
+            let before = RuntimeLook {
+                is_up: was_up,
+                losses: 5,
+            };
+            let change = runtime_change(before, now, 5 + lost, "v1");
+            let change = change
+                .as_ref()
+                .map(|(word, detail)| (*word, detail.as_str()));
+            assert_eq!(change, expected, "{was_up} {lost} {now:?}");
+        }
+    }
+
+    #[test]
+    fn contact_that_comes_and_goes_makes_few_events_and_one_outage_is_seen_soon() {
+        // A look finds a change if there was one since the look before.
+        let events = |changes: &dyn Fn(Duration, Duration) -> bool, until: Duration| {
+            let mut pace = LookPace::new();
+            let (mut at, mut before, mut events) = (Duration::ZERO, Duration::ZERO, Vec::new());
+            while at < until {
+                let has_changed = changes(before, at);
+                if has_changed {
+                    events.push(at.as_secs());
+                }
+                before = at;
+                at += pace.pause_after(has_changed);
+            }
+            events
+        };
+        let day = Duration::from_secs(24 * 3600);
+        for period in [1, 3, 20, 59, 90] {
+            let flapping =
+                |before: Duration, at: Duration| at.as_secs() / period > before.as_secs() / period;
+            let events = events(&flapping, day).len();
+            assert!(
+                (900..=24 * 60 * 4).contains(&events),
+                "{period}: {events} events"
+            );
+        }
+        // It is away from second 10 to 13, and again an hour later.
+        let outages = [10, 13, 3610, 3613].map(Duration::from_secs);
+        let changes =
+            |before: Duration, at: Duration| outages.iter().any(|out| before < *out && *out <= at);
+        let seen = events(&changes, day);
+        assert_eq!(seen.len(), outages.len(), "{seen:?}");
+        for (seen, out) in seen.iter().zip(outages) {
+            assert!(*seen - out.as_secs() <= 2, "{seen} {out:?}");
+        }
     }
 
     #[test]

@@ -154,6 +154,35 @@ fn end_of_the_daemon_and_restarts_of_its_processes_are_on_record() {
 }
 
 #[test]
+fn quick_restarts_of_an_external_containerd_are_on_record() {
+    let node = TestNode::start_external("");
+    // Those about containerd, each as whether it was lost, and whether it is there again.
+    let changes = || -> Vec<(bool, bool)> {
+        let words = of_node(&node);
+        let changes = words.iter().filter_map(|word| match word.as_str() {
+            "runtime_interrupted" => Some((true, true)),
+            "runtime_unavailable" => Some((true, false)),
+            "runtime_answers" => Some((false, true)),
+            _ => None,
+        });
+        changes.collect()
+    };
+    for restarts in 1..=2 {
+        let containerd = node.external_containerd();
+        containerd.expect("it is external").restart();
+        let is_recorded = || {
+            let changes = changes();
+            let losses = changes.iter().filter(|(is_lost, _)| *is_lost).count();
+            losses >= restarts && changes.last().is_some_and(|(_, is_back)| *is_back)
+        };
+        assert!(eventually(LIMIT, is_recorded), "{:?}", of_node(&node));
+    }
+    // The list of events has them too.
+    let shown = node.output(&["events"]);
+    assert!(shown.contains("runtime_"), "{shown}");
+}
+
+#[test]
 fn damaged_and_foreign_files_of_the_history_are_reported_or_left_alone() {
     let node = TestNode::start();
     let pod = node.pod("damaged");

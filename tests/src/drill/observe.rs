@@ -29,10 +29,11 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 const USAGE: i32 = 2;
 
 /// Words of the lines of a history that name a cause.
-const CAUSES: [&str; 6] = [
+const CAUSES: [&str; 7] = [
     "task_exited",
     "sandbox_failed",
     "clock_jumped",
+    "runtime_interrupted",
     "runtime_unavailable",
     "_ended",
     "_hangs",

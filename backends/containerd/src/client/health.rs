@@ -2,9 +2,11 @@
 //! that never wait.
 
 use std::future::Future;
+use std::mem;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use containerd_client::services::v1 as api;
@@ -80,6 +82,8 @@ pub(crate) struct Health {
     answer_timeout: Duration,
     /// Notified to check containerd at once, when a failed call puts the latest result in doubt.
     recheck: Arc<Notify>,
+    /// How often contact with containerd was lost.
+    losses: Arc<AtomicU64>,
 }
 
 impl Health {
@@ -91,6 +95,7 @@ impl Health {
             logkeeper: watch::Sender::new(LogkeeperContact::Up),
             answer_timeout,
             recheck: Arc::default(),
+            losses: Arc::default(),
         }
     }
 
@@ -128,6 +133,11 @@ impl Health {
             Contact::Up { .. } => Ok(()),
             Contact::Down { reason } => Err(Error::unavailable(reason.clone())),
         }
+    }
+
+    /// How often contact with containerd was lost, also if it was there again at the next check.
+    pub(crate) fn losses(&self) -> u64 {
+        self.losses.load(Ordering::Relaxed)
     }
 
     pub(crate) fn current(&self) -> Contact {
@@ -194,12 +204,14 @@ impl Health {
     pub(crate) async fn watch(self, client: Client, stop: CancellationToken) {
         let mut was_busy = false;
         let mut logged = LoggedTexts::at_most(REASONS_MAX);
+        let mut connections = 0;
         loop {
             let answers = client.answers();
             let Check { contact, is_late } = check_containerd(&client, self.answer_timeout).await;
             let is_busy = is_late && client.answers() != answers;
             if !is_busy {
-                self.note(contact, &mut logged);
+                let before = mem::replace(&mut connections, client.connections());
+                self.note(contact, connections != before, &mut logged);
             } else if !was_busy {
                 tracing::warn!(limit = ?self.answer_timeout, "containerd answers other calls, but not its health check in time: it is busy");
             }
@@ -219,8 +231,17 @@ impl Health {
     }
 
     /// Publishes a result, and logs a change. Of an outage each reason is logged once: containerd is checked many times a
-    /// second meanwhile, and may fail in several ways in turn.
-    fn note(&self, contact: Contact, logged: &mut LoggedTexts) {
+    /// second meanwhile, and may fail in several ways in turn. `is_reconnected` says that the connection is another one
+    /// than at the check before: between two that succeed it was lost, as by a quick restart.
+    fn note(&self, contact: Contact, is_reconnected: bool, logged: &mut LoggedTexts) {
+        let was_up = matches!(*self.contact.borrow(), Contact::Up { .. });
+        let is_up = matches!(contact, Contact::Up { .. });
+        if was_up && (!is_up || is_reconnected) {
+            self.losses.fetch_add(1, Ordering::Relaxed);
+        }
+        if was_up && is_up && is_reconnected {
+            tracing::info!("the connection to containerd was lost, and made again");
+        }
         let has_changed = *self.contact.borrow() != contact;
         if !has_changed {
             return;

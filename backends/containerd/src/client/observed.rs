@@ -3,7 +3,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -54,11 +54,11 @@ pub(crate) struct BackendCall {
     span: Option<Span>,
 }
 
-/// Reports each connection but the first as a reconnection.
+/// Counts connections, and reports each but the first as a reconnection.
 #[derive(Debug)]
 pub(crate) struct ConnectionCounter {
     observer: Arc<dyn BackendObserver>,
-    has_connected: AtomicBool,
+    made: AtomicU64,
 }
 
 // === impl ObservedChannel ===
@@ -220,15 +220,20 @@ impl ConnectionCounter {
     pub(crate) fn new(observer: Arc<dyn BackendObserver>) -> Arc<Self> {
         Arc::new(Self {
             observer,
-            has_connected: AtomicBool::new(false),
+            made: AtomicU64::new(0),
         })
     }
 
     /// A connection was made.
     pub(crate) fn connected(&self) {
-        if self.has_connected.swap(true, Ordering::Relaxed) {
+        if self.made.fetch_add(1, Ordering::Relaxed) > 0 {
             self.observer.reconnected();
         }
+    }
+
+    /// The number of connections that were made so far.
+    pub(crate) fn made(&self) -> u64 {
+        self.made.load(Ordering::Relaxed)
     }
 }
 
@@ -373,6 +378,6 @@ mod tests {
             connections.connected();
             *kept.reconnections.lock()
         });
-        assert_eq!(counts, [0, 1, 2]);
+        assert_eq!((counts, connections.made()), ([0, 1, 2], 3));
     }
 }

@@ -1,6 +1,6 @@
 //! Duration of checks, and the lines about their results.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
 use futures::poll;
 use tokio::sync::oneshot;
@@ -48,15 +48,66 @@ fn reasons_of_an_outage_that_take_turns_are_logged_once_each() {
     };
     tracing::subscriber::with_default(warnings.clone(), || {
         for _ in 0..20 {
-            health.note(down("late"), &mut logged);
-            health.note(down("refused"), &mut logged);
+            health.note(down("late"), false, &mut logged);
+            health.note(down("refused"), false, &mut logged);
         }
         let version = "2.1.0".to_owned();
-        health.note(Contact::Up { version }, &mut logged);
-        health.note(down("late"), &mut logged);
+        health.note(Contact::Up { version }, false, &mut logged);
+        health.note(down("late"), false, &mut logged);
     });
     assert_eq!(warnings.0.load(Ordering::Relaxed), 3);
     assert_eq!(health.current(), down("late"));
+}
+
+#[test]
+fn each_loss_of_contact_counts_once_also_one_between_two_checks() {
+    let up = |version: &str| Contact::Up {
+        version: version.to_owned(),
+    };
+    let down = || Contact::Down {
+        reason: "refused".to_owned(),
+    };
+    // Each check with whether its connection is a new one, and the losses after all.
+    for (name, checks, losses) in [
+        ("never up", vec![(down(), false), (down(), false)], 0),
+        ("start", vec![(down(), false), (up("1"), true)], 0),
+        ("steady", vec![(up("1"), true), (up("1"), false)], 0),
+        ("quick restart", vec![(up("1"), true), (up("1"), true)], 1),
+        ("quick upgrade", vec![(up("1"), true), (up("2"), true)], 1),
+        (
+            "outage",
+            vec![
+                (up("1"), true),
+                (down(), false),
+                (down(), false),
+                (up("1"), true),
+            ],
+            1,
+        ),
+        // It hung, and answers over the same connection.
+        (
+            "silence",
+            vec![(up("1"), true), (down(), false), (up("1"), false)],
+            1,
+        ),
+        (
+            "two outages",
+            vec![
+                (up("1"), true),
+                (up("1"), true),
+                (down(), true),
+                (up("1"), true),
+            ],
+            2,
+        ),
+    ] {
+        let health = Health::new(LIMIT);
+        let mut logged = LoggedTexts::at_most(REASONS_MAX);
+        for (contact, is_reconnected) in checks {
+            health.note(contact, is_reconnected, &mut logged);
+        }
+        assert_eq!(health.losses(), losses, "{name}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,6 +5,7 @@ use super::*;
 fn backend() -> BackendStatus {
     BackendStatus {
         runtime: Condition::True,
+        contact_losses: 0,
         network: Condition::False {
             reason: "NetworkPluginNotReady".into(),
             message: "no conf".into(),
