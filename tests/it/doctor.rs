@@ -111,6 +111,29 @@ fn killed_daemon_and_its_sockets_are_found() {
 }
 
 #[test]
+fn removed_sockets_of_a_running_daemon_are_found_and_a_restart_makes_them_again() {
+    let node = TestNode::start();
+    let run = node.root().run();
+    let remove = |name: &str| fs::remove_file(run.join(name)).expect("it is there");
+    remove("cri.sock");
+    let found = findings(node.root());
+    assert!(
+        has(&found, "SY803 error", "cri.sock: the file is gone"),
+        "{found:#?}"
+    );
+    assert!(!has(&found, "SY801", ""), "{found:#?}");
+    remove("admin.sock");
+    let found = findings(node.root());
+    assert!(
+        has(&found, "SY803 error", "admin.sock: the file is gone"),
+        "{found:#?}"
+    );
+    assert!(!has(&found, "SY801", ""), "{found:#?}");
+    node.daemon().restart();
+    assert!(!has(&findings(node.root()), "SY803", ""));
+}
+
+#[test]
 fn broken_node_is_described() {
     let node = TestNode::start();
     let root = node.root();

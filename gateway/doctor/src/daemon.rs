@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use switchyard_config::{Config, ContainerdMode};
 use switchyard_containerd::SNAPSHOTTER_UNUSABLE;
@@ -44,10 +44,20 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
 
 fn down(facts: &Facts, why: &str) -> Option<Finding> {
     let socket = &facts.admin_socket;
-    let connected = facts.view.connect(socket);
-    if connected.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
+    match facts.view.connect(socket).map_err(|error| error.kind()) {
         // It may well run: what could not be looked at is a finding by itself.
-        return None;
+        Err(io::ErrorKind::PermissionDenied) => return None,
+        Err(io::ErrorKind::NotFound) => {
+            if let Some(pid) = facts.silent_daemon() {
+                let text = format!(
+                    "{}: the file is gone, and the daemon runs as process {pid}",
+                    socket.display()
+                );
+                let found = Finding::new(&STALE_SOCKET, text);
+                return Some(found.command_if(facts.service_command("restart", "switchyard")));
+            }
+        }
+        Ok(()) | Err(_) => {}
     }
     let path = socket.display().to_string();
     let why = if why.contains(&path) {
@@ -188,48 +198,63 @@ fn version(status: &StatusReport) -> Option<Finding> {
     })
 }
 
-/// Sockets of the daemon, also those that only its next process serves, and of the logkeeper that nobody listens on.
+/// Sockets of the daemon and of the logkeeper at which clients reach nobody, also those of the daemon that only its next
+/// process serves.
 fn sockets(facts: &Facts) -> Vec<Finding> {
     let config = &facts.served;
-    let mut paths: BTreeSet<PathBuf> = BTreeSet::from([facts.admin_socket.clone()]);
-    for config in [config, &facts.config] {
-        paths.extend(config.cri.enabled.then(|| config.cri_socket()));
-        paths.extend(config.nomad.enabled.then(|| config.nomad_socket()));
-    }
-    let mut paths: Vec<PathBuf> = paths.into_iter().collect();
-    let of_daemon = paths.len();
-    paths.push(config.logkeeper_socket());
-    let is_stale = |path: &PathBuf| {
-        facts
-            .view
-            .stat(path)
-            .is_ok_and(|file| file.kind == FileKind::Socket)
-            && facts
-                .view
-                .connect(path)
-                .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    let of_clients = |config: &Config| {
+        let cri = config.cri.enabled.then(|| config.cri_socket());
+        let nomad = config.nomad.enabled.then(|| config.nomad_socket());
+        cri.into_iter().chain(nomad)
     };
-    let stale = paths.iter().enumerate().filter(|(_, path)| is_stale(path));
-    stale
-        .map(|(at, path)| {
-            let is_logkeepers = at >= of_daemon;
-            // What a killed daemon left is replaced by the next one.
-            let severity = if facts.is_up() || is_logkeepers {
-                Severity::Error
-            } else {
-                Severity::Note
-            };
-            let unit = if is_logkeepers && config.logkeeper.mode == ContainerdMode::External {
-                "switchyard-logkeeper"
-            } else {
-                "switchyard"
-            };
-            let found = format!("{}: the file is there, but nobody listens", path.display());
-            Finding::new(&STALE_SOCKET, found)
-                .severity(severity)
-                .command_if(facts.service_command("restart", unit))
-        })
-        .collect()
+    let mut served: BTreeSet<PathBuf> = of_clients(config).collect();
+    served.insert(facts.admin_socket.clone());
+    let next = of_clients(&facts.config).filter(|path| !served.contains(path));
+    let next: BTreeSet<PathBuf> = next.collect();
+    // What a killed daemon left is replaced by the next one.
+    let severity = if facts.is_up() {
+        Severity::Error
+    } else {
+        Severity::Note
+    };
+    let mut found = Vec::new();
+    for path in served.union(&next) {
+        let is_served = served.contains(path);
+        found.extend(
+            unreachable_socket(facts, path, is_served, "switchyard")
+                .map(|finding| finding.severity(severity)),
+        );
+    }
+    let unit = match config.logkeeper.mode {
+        ContainerdMode::External => "switchyard-logkeeper",
+        ContainerdMode::Managed => "switchyard",
+    };
+    found.extend(unreachable_socket(
+        facts,
+        &config.logkeeper_socket(),
+        true,
+        unit,
+    ));
+    found
+}
+
+/// A socket at which clients reach nobody. Its file is missed if the daemon that answers serves it.
+fn unreachable_socket(facts: &Facts, path: &Path, is_served: bool, unit: &str) -> Option<Finding> {
+    let refuses = || {
+        let connected = facts.view.connect(path);
+        connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    };
+    let why = match facts.view.stat(path) {
+        Ok(file) if file.kind == FileKind::Socket && refuses() => {
+            "the file is there, but nobody listens"
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound && is_served && facts.is_up() => {
+            "the file is gone"
+        }
+        Ok(_) | Err(_) => return None,
+    };
+    let found = Finding::new(&STALE_SOCKET, format!("{}: {why}", path.display()));
+    Some(found.command_if(facts.service_command("restart", unit)))
 }
 
 fn groups(facts: &Facts) -> Vec<Finding> {
@@ -294,7 +319,7 @@ fn shared(one: &Config, other: &Config) -> Vec<String> {
             keys.push(format!("{key} ({value})"));
         }
     };
-    let path = |path: &std::path::Path| path.display().to_string();
+    let path = |path: &Path| path.display().to_string();
     note(
         one.paths.state == other.paths.state,
         "paths.state",

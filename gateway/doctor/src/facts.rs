@@ -148,21 +148,29 @@ impl Facts {
 
     /// The other daemons of this node, by process, with their configurations.
     pub(super) fn other_daemons(&self) -> Vec<(i32, Config)> {
-        let status = self.status.as_ref().ok();
-        let own = status.and_then(|status| i32::try_from(status.pid?).ok());
-        let others = self
-            .processes
-            .iter()
-            .filter(|process| is_daemon(process) && Some(process.pid) != own);
-        let loaded = others.take(DAEMONS_MAX).filter_map(|process| {
+        let pid = self.status.as_ref().ok().and_then(|status| status.pid);
+        let own = pid.and_then(|pid| i32::try_from(pid).ok());
+        // While no daemon answers, a process with the same directories is the one that should.
+        self.daemons(own)
+            .filter(|(_, other)| own.is_some() || other.paths != self.config.paths)
+            .collect()
+    }
+
+    /// The process of the daemon if it runs and does not answer.
+    pub(super) fn silent_daemon(&self) -> Option<i32> {
+        let mut daemons = self.daemons(None).filter(|_| !self.is_up());
+        daemons.find_map(|(pid, daemon)| (daemon.paths == self.config.paths).then_some(pid))
+    }
+
+    /// The daemons of this node but for one process, with their configurations.
+    fn daemons(&self, but: Option<i32>) -> impl Iterator<Item = (i32, Config)> {
+        let all = self.processes.iter();
+        let daemons = all.filter(move |process| is_daemon(process) && Some(process.pid) != but);
+        daemons.take(DAEMONS_MAX).filter_map(move |process| {
             let sources = sources_of(&*self.view, process).ok()?;
             let loaded = self.view.load(&sources).ok()?;
             Some((process.pid, loaded.effective.config))
-        });
-        // While no daemon answers, a process with the same directories is the one that should.
-        loaded
-            .filter(|(_, other)| own.is_some() || other.paths != self.config.paths)
-            .collect()
+        })
     }
 
     /// The file of a program, as the daemon finds it.

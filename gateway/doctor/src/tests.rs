@@ -26,6 +26,7 @@ mod ipv6;
 mod node;
 mod orchestrators;
 mod runtime;
+mod sockets;
 mod swarm;
 mod test_node;
 

@@ -16,9 +16,9 @@ pub(in super::super) const PART_DOWN: FindingCode = FindingCode::error(
 );
 pub(in super::super) const STALE_SOCKET: FindingCode = FindingCode::error(
     "SY803",
-    "nobody listens on a socket of the daemon",
-    "Clients of this socket get \"connection refused\".",
-    "Start the daemon, which replaces the file.",
+    "clients reach nobody at a socket of the daemon",
+    "They get \"connection refused\", or \"no such file\" if its file is gone. Connections that were made before go on.",
+    "Start the daemon, which replaces the file. If it runs and the file is gone, restart it, which makes the file again, and find out what has removed it: a script or a timer that cleans /run.",
 );
 pub(in super::super) const CONFIG_INVALID: FindingCode = FindingCode::error(
     "SY804",

@@ -22,20 +22,6 @@ fn daemon_that_does_not_run() {
 }
 
 #[test]
-fn sockets_that_nobody_listens_on() {
-    let stale = |path: &'static str| move |node: &mut TestNode| node.socket(path, false);
-    check(stale("/run/switchyard/nomad.sock"), &["SY803 error"]);
-    let found = check(
-        stale("/run/switchyard/logkeeper/logkeeper.sock"),
-        &["SY803 error"],
-    );
-    assert_eq!(
-        found[0].command.as_deref(),
-        Some("systemctl restart switchyard-logkeeper")
-    );
-}
-
-#[test]
 fn parts_that_are_down() {
     let down = |is_needed: bool| {
         move |status: &mut StatusReport| {
