@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use switchyard_operator_api::SwarmView;
 
 use super::codes::orchestrators::{
-    CERTIFICATE_ENDS, CLOCK_BESIDE_CERTIFICATE, DOCKERD_BESIDE, NO_SESSION, NOT_JOINED,
-    WORKER_ENDED,
+    CERTIFICATE_ENDS, CLOCK_BESIDE_CERTIFICATE, DOCKERD_BESIDE, NO_SESSION, NOT_JOINED, PROMOTED,
+    SAME_NODE, WORKER_ENDED,
 };
 use super::facts::Facts;
 use super::finding::Finding;
@@ -26,6 +26,10 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
     found.extend(membership(facts, swarm));
     if swarm.state == "member" {
+        found.extend(swarm.is_promoted.then(|| {
+            let text = format!("node {} was promoted to a manager", node_of(swarm));
+            Finding::new(&PROMOTED, text).command("switchyard swarm status")
+        }));
         found.extend(certificate(swarm, SystemTime::now()));
         if facts.view.connect(Path::new(DOCKER_SOCKET)).is_ok() {
             found.push(Finding::new(
@@ -64,12 +68,29 @@ fn membership(facts: &Facts, swarm: &SwarmView) -> Option<Finding> {
             let text = or("it is no working member".to_owned());
             Some(Finding::new(&WORKER_ENDED, text).command(status))
         }
+        // Each of the two has a session in turn.
+        "member" if swarm.is_duplicate => {
+            let session = match &swarm.manager {
+                Some(_) => "this machine has its session now",
+                None => "the other machine has its session now",
+            };
+            let text = format!(
+                "another machine is node {} too: {session}, and {} of this one have failed",
+                node_of(swarm),
+                swarm.session_failures
+            );
+            Some(Finding::new(&SAME_NODE, text).command(status))
+        }
         "member" if swarm.manager.is_none() => {
             let since = swarm.session_since.clone().unwrap_or_default();
             Some(Finding::new(&NO_SESSION, or(format!("no session since {since}"))).command(status))
         }
         _ => None,
     }
+}
+
+fn node_of(swarm: &SwarmView) -> &str {
+    swarm.node.as_deref().unwrap_or_default()
 }
 
 /// The certificate of a member at this time.

@@ -33,6 +33,12 @@ pub struct SwarmView {
     pub session_failures: u64,
     /// Problems that need attention, each with its cure.
     pub problems: Vec<String>,
+    /// True if another machine seems to be the same node, as a clone of this one is; one of the problems says so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_duplicate: bool,
+    /// True if the swarm has promoted the node to a manager, which it cannot be; likewise.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_promoted: bool,
     /// The services whose tasks the node was given and cannot begin. Of tasks that the scheduler keeps away it does not know.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<WaitingServiceView>,

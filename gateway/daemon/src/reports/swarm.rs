@@ -165,6 +165,8 @@ fn view(status: NodeStatus) -> SwarmView {
             session_since: Some(rfc3339(report.since)),
             certificate_begins: Some(rfc3339(report.certificate_begins)),
             certificate_ends: Some(rfc3339(report.certificate_ends)),
+            is_duplicate: report.is_duplicate,
+            is_promoted: report.is_promoted,
             ..view
         },
         NodePhase::Leaving(member) => of_member(state("leaving"), member),

@@ -134,6 +134,18 @@ pub(in super::super) const DOCKERD_BESIDE: FindingCode = FindingCode::note(
     "Its containers have ports, devices, processors and memory that no ledger allocates. If it is in the same swarm, this machine is two nodes of it.",
     "Let dockerd leave the swarm, and move its containers: docs/swarm.md has the steps.",
 );
+pub(in super::super) const SAME_NODE: FindingCode = FindingCode::error(
+    "SY607",
+    "another machine is the same node of the swarm",
+    "It has this node's certificate, as a machine that was made from an image or a copy of the disk of this one, or a copy of the state directory. They end each other's sessions, and both lose their tasks in turn.",
+    "Find the other machine: its host name and address are in `docker node inspect` on a manager while it has the session. Run `switchyard swarm leave` on one of the two, and join it again. Before an image is made of a node, run `switchyard swarm leave` there, or leave the state directory out.",
+);
+pub(in super::super) const PROMOTED: FindingCode = FindingCode::warning(
+    "SY608",
+    "the swarm has promoted the node to a manager",
+    "It stays a worker, because only workers are supported, and its certificate is not renewed any more: the membership ends with it.",
+    "Run `docker node rm --force` for the node on a manager and `switchyard swarm leave` here, and join again with a worker token.",
+);
 pub(in super::super) const EMPTY_GROUP: FindingCode = FindingCode::warning(
     "SY701",
     "a group of devices has no device",
@@ -176,6 +188,8 @@ pub(super) const ALL: &[&FindingCode] = &[
     &CERTIFICATE_ENDS,
     &CLOCK_BESIDE_CERTIFICATE,
     &DOCKERD_BESIDE,
+    &SAME_NODE,
+    &PROMOTED,
     &EMPTY_GROUP,
     &CDI,
     &UNHEALTHY_DEVICE,

@@ -68,6 +68,44 @@ fn membership_that_has_ended_or_has_no_session() {
 }
 
 #[test]
+fn node_that_another_machine_is_too_or_that_is_to_be_a_manager() {
+    let member_with = |duplicate: bool, promoted: bool, session: bool| {
+        move |node: &mut TestNode| {
+            member(node, 24 * 30, 24 * 60);
+            node.swarm.node = Some("n7".to_owned());
+            node.swarm.is_duplicate = duplicate;
+            node.swarm.is_promoted = promoted;
+            if !session {
+                node.swarm.manager = None;
+                node.swarm.problems = vec!["the session was replaced".to_owned()];
+            }
+        }
+    };
+    for (duplicate, promoted, session, expected) in [
+        (true, false, true, &["SY607 error"][..]),
+        // It is not for want of a manager that it has none.
+        (true, false, false, &["SY607 error"][..]),
+        (false, true, true, &["SY608 warning"][..]),
+        (false, true, false, &["SY603 warning", "SY608 warning"][..]),
+        (true, true, false, &["SY607 error", "SY608 warning"][..]),
+        (false, false, false, &["SY603 warning"][..]),
+    ] {
+        let found = check(member_with(duplicate, promoted, session), expected);
+        for finding in found.iter().filter(|finding| finding.code != "SY603") {
+            assert!(finding.found.contains("n7"), "{finding:?}");
+        }
+    }
+    // One that has left is nobody's clone.
+    check(
+        |node| {
+            member_with(true, true, false)(node);
+            node.swarm.state = "leaving".to_owned();
+        },
+        &[],
+    );
+}
+
+#[test]
 fn certificate_that_ends_and_a_clock_that_is_wrong() {
     check(|node| member(node, 24 * 84, 24 * 6), &["SY604 warning"]);
     // One that lives for an hour.

@@ -324,6 +324,8 @@ fn swarm_facts(swarm: &SwarmView, now: Timestamp) -> Vec<Fact> {
         sessions,
         session_failures,
         problems: _,
+        is_duplicate: _,
+        is_promoted: _,
         waiting,
         departure,
     } = swarm;
