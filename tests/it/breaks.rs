@@ -21,6 +21,7 @@ mod late_answers;
 mod logkeeper;
 mod lost_files;
 mod network;
+mod null_device;
 mod read_only_disks;
 mod registries;
 mod runtimes;

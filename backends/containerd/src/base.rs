@@ -13,6 +13,7 @@ pub(crate) mod input;
 pub(crate) mod instance;
 pub(crate) mod layout;
 pub(crate) mod mount;
+pub(crate) mod null_device;
 pub(crate) mod pace;
 pub(crate) mod random;
 pub(crate) mod reserved;

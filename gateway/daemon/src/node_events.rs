@@ -417,7 +417,9 @@ mod tests {
         // A look finds a change if there was one since the look before.
         let events = |changes: &dyn Fn(Duration, Duration) -> bool, until: Duration| {
             let mut pace = LookPace::new();
-            let (mut at, mut before, mut events) = (Duration::ZERO, Duration::ZERO, Vec::new());
+            let mut at = Duration::ZERO;
+            let mut before = Duration::ZERO;
+            let mut events = Vec::new();
             while at < until {
                 let has_changed = changes(before, at);
                 if has_changed {

@@ -10,6 +10,7 @@ use switchyard_runtime_spec::host_fs::{DeviceInfo, HostFs, HostNode, HostPropaga
 use super::codes::orchestrators::{CDI, EMPTY_GROUP, UNHEALTHY_DEVICE};
 use super::facts::Facts;
 use super::finding::Finding;
+use super::node_devices;
 use super::text::first_of;
 use super::view::NodeView;
 
@@ -21,6 +22,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     found.extend(empty_groups(facts));
     found.extend(unhealthy(facts));
     found.extend(refused(facts));
+    found.extend(node_devices::check(facts));
     found
 }
 

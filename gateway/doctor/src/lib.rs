@@ -8,7 +8,7 @@
 //!   ├──► kubelet                             4xx
 //!   ├──► nomad (with hcl)                    5xx
 //!   ├──► swarm                               6xx
-//!   ├──► devices                             7xx
+//!   ├──► devices (with node_devices)         7xx
 //!   └──► daemon, configuration               8xx
 //! all of them ──► view ──► local, command: the real node
 //! outside ────────┘        a process that does not answer: `switchyard debug`
@@ -43,6 +43,7 @@ mod kubelet;
 mod local;
 mod name_servers;
 mod network;
+mod node_devices;
 mod nomad;
 pub mod outside;
 mod redact;

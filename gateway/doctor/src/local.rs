@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http::Method;
+use nix::sys::stat::{major, minor};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::geteuid;
 use parking_lot::Mutex;
@@ -140,6 +141,11 @@ impl NodeView for LocalNode {
         Ok(FileFacts {
             kind,
             mode: meta.permissions().mode() & 0o7777,
+            uid: meta.uid(),
+            character_device: meta
+                .file_type()
+                .is_char_device()
+                .then(|| (major(meta.rdev()), minor(meta.rdev()))),
         })
     }
 

@@ -24,6 +24,7 @@ mod daemon;
 mod disks;
 mod ipv6;
 mod node;
+mod node_devices;
 mod orchestrators;
 mod runtime;
 mod sockets;
@@ -117,8 +118,10 @@ fn codes_are_unique_sorted_and_tested() {
         include_str!("tests/disks.rs"),
         include_str!("tests/ipv6.rs"),
         include_str!("tests/node.rs"),
+        include_str!("tests/node_devices.rs"),
         include_str!("tests/orchestrators.rs"),
         include_str!("tests/runtime.rs"),
+        include_str!("tests/sockets.rs"),
         include_str!("tests/swarm.rs"),
     ];
     let untested: Vec<_> = codes

@@ -29,6 +29,10 @@ pub struct FileFacts {
     pub kind: FileKind,
     /// Its permissions.
     pub mode: u32,
+    /// Its owner, as this process sees it.
+    pub uid: u32,
+    /// The numbers of a character device.
+    pub character_device: Option<(u64, u64)>,
 }
 
 /// The kinds of files.

@@ -76,7 +76,7 @@ pub const DETAILS: &[&str] = &[
     "directory", "driver", "dropped", "dropped_bytes", "dropped_lines", "durations", "empty_spec", "endpoint", "entries", "feature",
     "fifo", "file", "files", "first", "freed", "generation", "group", "holder", "holds_all", "host", "interface", "key",
     "keys", "kind", "known", "labels", "layer", "lease", "leases", "left", "left_out", "level", "limit", "line", "lines",
-    "location", "locked_after", "log", "lost", "manager", "missed", "most", "network", "node", "of_this_process", "offset",
+    "location", "locked_after", "log", "lost", "manager", "missed", "mode", "most", "network", "node", "of_this_process", "offset",
     "one", "open", "other", "outcome", "output", "owners", "panic", "part", "path", "paths_of", "pause", "phases", "pid",
     "pid_file", "pids", "place", "pod_cidr", "point", "port", "processes", "processes_after", "profile", "program",
     "project", "refusal", "registry", "removed", "resource", "run", "sandboxes", "served_after", "session", "set_aside",

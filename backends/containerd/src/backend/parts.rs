@@ -22,6 +22,7 @@ use crate::base::config::Settings;
 use crate::base::crash_points::Faults;
 use crate::base::disks::Disks;
 use crate::base::instance::Instance;
+use crate::base::null_device;
 use crate::base::trees::Trees;
 use crate::blockers::Blockers;
 use crate::cgroups::Cgroups;
@@ -141,6 +142,8 @@ impl Parts {
         stop: &CancellationToken,
     ) -> Result<Self> {
         check_default_runtime(&settings.containerd)?;
+        // A predecessor may have been killed between the step of a runtime and this.
+        null_device::give_back();
         let health = Health::new(settings.containerd.answer_timeout());
         let instance = Arc::new(Instance::load(&settings.state)?);
         let shared_socket = SharedSocket::new();

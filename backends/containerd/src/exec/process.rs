@@ -32,6 +32,7 @@ use tonic::{Code, Response, Status};
 use super::ending::ExecPlaces;
 use crate::base::error::from_status;
 use crate::base::fs::{io_error, remove_tree};
+use crate::base::null_device;
 use crate::client::retries::Retries;
 use crate::client::{PROCESS_TYPE, QUICK, SLOW, call, ignore_not_found, json_any};
 use crate::exec::Execs;
@@ -233,6 +234,7 @@ impl Exec {
                 let answer = timeout(START_TIMEOUT, start(&mut shim, process))
                     .await
                     .unwrap_or(Answer::Lost);
+                null_device::give_back();
                 // The receiver is gone if the caller has given up.
                 let _ = sender.send((shim, answer));
                 drop((socket_guard, permit));
@@ -260,8 +262,9 @@ impl Exec {
             container_id: self.task.clone(),
             exec_id: self.id.clone(),
         };
-        let started = self.execs.client.tasks().start(request).await?;
-        self.open_process(started.into_inner().pid);
+        let started = self.execs.client.tasks().start(request).await;
+        null_device::give_back();
+        self.open_process(started?.into_inner().pid);
         Ok(Response::new(()))
     }
 

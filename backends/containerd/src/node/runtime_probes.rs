@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use crate::base::disks::is_unwritable;
 use crate::base::error::from_namespaces;
 use crate::base::fs::{blocking, io_error, remove_tree};
+use crate::base::null_device;
 use crate::base::random::fill_random;
 use crate::node::advisories::parse_version_output;
 use crate::node::userns;
@@ -299,6 +300,7 @@ fn run_trial(binary: &str, trial: Trial, run: &Path) -> Result<()> {
     let outcome = with_own_mounts(|| {
         make_bundle(&dir, &spec).and_then(|()| run_trial_bundle(binary, &dir, &id))
     });
+    null_device::give_back();
     // If it was not even made, that error counts; what stays is removed by the next probe.
     let _ = std::fs::remove_dir_all(&dir);
     outcome.map_err(from_namespaces)?

@@ -21,6 +21,7 @@ use crate::base::error::from_status;
 use crate::base::fs::{blocking, create_private_dir_blocking, io_error};
 use crate::base::layout::SandboxDirs;
 use crate::base::mount::unmount_all;
+use crate::base::null_device;
 use crate::client::{QUICK, SLOW, call};
 use crate::sandbox::Sandboxes;
 
@@ -131,12 +132,14 @@ impl Sandboxes {
         };
         let expected_move = self.cgroups.expect_move();
         let creating = self.shims.creates_in_flight.begin(&id);
-        call(
+        let created = call(
             &format!("create the infra process of sandbox {id}"),
             SLOW,
             self.client.tasks().create(request),
         )
-        .await?;
+        .await;
+        null_device::give_back();
+        created?;
         drop((expected_move, creating));
         self.context.faults.reach(CrashPoint::InfraCreated)?;
         let request = api::StartRequest {

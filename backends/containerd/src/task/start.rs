@@ -23,6 +23,7 @@ use super::{LifecycleEvent, TaskEntry, fifos};
 use crate::base::crash_points::CrashPoint;
 use crate::base::disks::full_disk_behind;
 use crate::base::fs::{blocking, create_private_dir, io_error};
+use crate::base::null_device;
 use crate::client::{SLOW, call};
 use crate::record::{OutputRecord, to_ns};
 use crate::task::Tasks;
@@ -250,7 +251,10 @@ impl Tasks {
         let mut more = CREATE_RETRIES;
         let mut cleared = false;
         loop {
-            match call(&what, SLOW, self.client.tasks().create(request.clone())).await {
+            let created = call(&what, SLOW, self.client.tasks().create(request.clone())).await;
+            // Before the program runs.
+            null_device::give_back();
+            match created {
                 Err(error) if more > 0 && error.reason() == Some(Reason::ShimExited) => {
                     tracing::info!(task = %entry.id, error = error.report(), "the pod's shim exited during the creation of a task: retrying in the next shim");
                     more -= 1;

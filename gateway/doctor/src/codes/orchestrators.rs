@@ -164,6 +164,12 @@ pub(in super::super) const UNHEALTHY_DEVICE: FindingCode = FindingCode::warning(
     "It is allocated to nobody.",
     "The reason says what is missing; `switchyard devices` shows all devices.",
 );
+pub(in super::super) const NODE_DEVICE: FindingCode = FindingCode::error(
+    "SY780",
+    "a device file that every program of the node uses is damaged",
+    "Programs of other users than root fail to open it, also many that have nothing to do with containers. Whoever owns it may close it to all.",
+    "Give it back to root with the mode 0666, or make it again. /dev/null gets another owner by crun before 1.24, which gives it to the user of a container or of an exec; this daemon gives it back after each start, other ones of the node do not: upgrade crun. A regular file in its place comes from a program that root has told to write or move a file there.",
+);
 
 pub(super) const ALL: &[&FindingCode] = &[
     &OTHER_RUNTIME,
@@ -193,4 +199,5 @@ pub(super) const ALL: &[&FindingCode] = &[
     &EMPTY_GROUP,
     &CDI,
     &UNHEALTHY_DEVICE,
+    &NODE_DEVICE,
 ];

@@ -10,6 +10,7 @@ pub(super) struct TestNode {
     pub(super) files: BTreeMap<PathBuf, String>,
     pub(super) programs: BTreeSet<PathBuf>,
     pub(super) links: BTreeMap<PathBuf, PathBuf>,
+    pub(super) device_files: BTreeMap<PathBuf, FileFacts>,
     /// By socket, true if a process listens on it.
     pub(super) sockets: BTreeMap<PathBuf, bool>,
     /// Exit status and output, by the command with its arguments.
@@ -59,6 +60,9 @@ impl NodeView for TestNode {
 
     fn stat(&self, path: &Path) -> io::Result<FileFacts> {
         let path = self.links.get(path).map_or(path, PathBuf::as_path);
+        if let Some(device) = self.device_files.get(path) {
+            return Ok(*device);
+        }
         let (kind, mode) = if self.programs.contains(path) {
             (FileKind::Regular, 0o755)
         } else if self.files.contains_key(path) {
@@ -70,7 +74,12 @@ impl NodeView for TestNode {
         } else {
             return Err(io::ErrorKind::NotFound.into());
         };
-        Ok(FileFacts { kind, mode })
+        Ok(FileFacts {
+            kind,
+            mode,
+            uid: 0,
+            character_device: None,
+        })
     }
 
     fn link(&self, path: &Path) -> io::Result<PathBuf> {
@@ -176,6 +185,16 @@ impl NodeView for TestNode {
     }
 }
 
+/// The character device with this minor number among those of memory.
+pub(super) fn device(minor: u64, uid: u32, mode: u32) -> FileFacts {
+    FileFacts {
+        kind: FileKind::Other,
+        mode,
+        uid,
+        character_device: Some((1, minor)),
+    }
+}
+
 impl TestNode {
     /// A node on which nothing is to be found: with a kubelet, a Nomad agent and a daemon that serves both.
     pub(super) fn healthy() -> Self {
@@ -183,6 +202,7 @@ impl TestNode {
             files: BTreeMap::new(),
             programs: BTreeSet::new(),
             links: BTreeMap::new(),
+            device_files: BTreeMap::new(),
             sockets: BTreeMap::new(),
             commands: BTreeMap::new(),
             space: DiskSpace {
@@ -208,6 +228,17 @@ impl TestNode {
         };
         node.kernel();
         node.orchestrators();
+        let devices = [
+            ("null", 3),
+            ("zero", 5),
+            ("full", 7),
+            ("random", 8),
+            ("urandom", 9),
+        ];
+        for (name, minor) in devices {
+            let path = Path::new("/dev").join(name);
+            node.device_files.insert(path, device(minor, 0, 0o666));
+        }
         let sockets = [
             "admin.sock",
             "cri.sock",
@@ -375,6 +406,7 @@ impl TestNode {
         self.programs.remove(Path::new(path));
         self.sockets.remove(Path::new(path));
         self.links.remove(Path::new(path));
+        self.device_files.remove(Path::new(path));
     }
 
     pub(super) fn process(&mut self, pid: u32, command: &str) {
