@@ -14,6 +14,7 @@ mod interrupted;
 mod leases;
 mod limits;
 mod load;
+mod nfs;
 mod node;
 mod nomad;
 mod packages;
@@ -34,7 +35,7 @@ use switchyard_tests::versions::FORMER_FACT;
 use node::{GuestFact, GuestNode};
 
 /// All facts but those of [`selinux`], which has a boot of its own, with the module that has them, in the order in which they are shown.
-const ALL: [(&str, &[GuestFact]); 16] = [
+const ALL: [(&str, &[GuestFact]); 17] = [
     ("units", units::FACTS),
     ("daemon", daemon::FACTS),
     ("limits", limits::FACTS),
@@ -45,6 +46,7 @@ const ALL: [(&str, &[GuestFact]); 16] = [
     ("checkpoint", checkpoint::FACTS),
     ("quota", quota::FACTS),
     ("nomad", nomad::FACTS),
+    ("nfs", nfs::FACTS),
     ("clock", clock::FACTS),
     ("packages", packages::FACTS),
     ("installation", installation::FACTS),
