@@ -218,6 +218,14 @@ pub enum Error {
         #[source]
         source: serde_json::Error,
     },
+    /// The attachment of a journal file was not made by plugins, and is not undone by them.
+    #[error("network journal {} is of the driver {driver:?}, not of plugins; run a version that has this driver", path.display())]
+    JournalDriver {
+        /// The file.
+        path: PathBuf,
+        /// The name of the driver.
+        driver: String,
+    },
     /// A journal file exists already, so an earlier attachment has not been undone.
     #[error("network journal {} exists already; detach that attachment first", path.display())]
     JournalExists {
@@ -347,6 +355,7 @@ impl Error {
             | Self::Journal { .. }
             | Self::JournalDamaged { .. }
             | Self::JournalContent { .. }
+            | Self::JournalDriver { .. }
             | Self::JournalExists { .. } => false,
         }
     }
@@ -407,6 +416,7 @@ impl Error {
             | Self::UndoDeadline { .. }
             | Self::Journal { .. }
             | Self::JournalContent { .. }
+            | Self::JournalDriver { .. }
             | Self::JournalDamaged { .. }
             | Self::JournalExists { .. } => None,
         }

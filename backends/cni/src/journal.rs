@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use switchyard_crash_points::{CrashPoint, reach};
-use switchyard_linux as linux;
 use switchyard_linux::files::{self, if_present};
+use switchyard_linux::{self as linux, beginning};
 
 use crate::attachment::{Attachment, Capabilities};
 use crate::conf::NetworkList;
@@ -26,6 +26,12 @@ use crate::result::CniResult;
 /// The version of the file format. Version 1 is read as well: one document with the request, the result and a word for
 /// the phase.
 const VERSION: u32 = 2;
+
+/// The key of the saved network by which an attachment names the driver that has made it. Without it plugins have. Versions before it
+/// ignore it, as plugins would: they undo the attachment by the plugins of the network.
+const DRIVER: &str = "switchyard.driver";
+/// The most characters of a driver's name that are shown.
+const DRIVER_MAX: usize = 40;
 
 /// The contents of a journal file. It does not depend on the configuration directory.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,10 +60,15 @@ struct SavedAttachment {
 }
 
 impl Intent {
-    fn new(list: &NetworkList, attachment: &Attachment) -> Self {
+    /// The request of an attachment by plugins, or by the driver of this name.
+    fn new(list: &NetworkList, attachment: &Attachment, driver: Option<&str>) -> Self {
+        let mut network = list.to_document();
+        if let Some(driver) = driver {
+            network[DRIVER] = driver.into();
+        }
         Self {
             version: VERSION,
-            network: list.to_document(),
+            network,
             attachment: SavedAttachment {
                 container_id: attachment.container_id.clone(),
                 netns: attachment.netns.clone(),
@@ -144,6 +155,27 @@ impl Saved {
         }
     }
 
+    /// The name of the driver that has made the attachment, or was about to; `None` for plugins. One that is no text has the name "",
+    /// which no driver has.
+    #[must_use]
+    pub fn driver(&self) -> Option<&str> {
+        let driver = self.intent.network.get(DRIVER)?;
+        Some(beginning(driver.as_str().unwrap_or_default(), DRIVER_MAX))
+    }
+
+    /// Checks that plugins have made the attachment. `path` is the journal file, for error messages.
+    ///
+    /// # Errors
+    /// [`Error::JournalDriver`].
+    pub fn check_made_by_plugins(&self, path: &Path) -> Result<(), Error> {
+        self.driver().map_or(Ok(()), |driver| {
+            Err(Error::JournalDriver {
+                path: path.to_owned(),
+                driver: driver.to_owned(),
+            })
+        })
+    }
+
     /// The network as it was configured at the time of the attachment. `path` is the journal file, for error
     /// messages.
     ///
@@ -225,7 +257,7 @@ fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the request to a new file, and syncs it.
+/// Writes the request to a new file, and syncs it: for plugins, or for the driver of this name.
 ///
 /// # Errors
 /// [`Error::JournalExists`], [`Error::Journal`].
@@ -233,8 +265,9 @@ pub(crate) async fn write(
     path: &Path,
     list: &NetworkList,
     attachment: &Attachment,
+    driver: Option<&str>,
 ) -> Result<(), Error> {
-    let bytes = encode(path, &Intent::new(list, attachment))?;
+    let bytes = encode(path, &Intent::new(list, attachment, driver))?;
     let target = path.to_owned();
     match blocking("write", path, move || write_durably(&target, &bytes)).await {
         Err(Error::Journal { source, path, .. }) if source.kind() == ErrorKind::AlreadyExists => {

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use serde_json::Value;
 use switchyard_linux::report;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -35,7 +36,7 @@ impl Network {
     /// # Errors
     /// [`Error::JournalExists`] if an earlier attachment was not undone; [`Error::Journal`].
     pub async fn save(&self, path: &Path, attachment: &Attachment) -> Result<(), Error> {
-        journal::write(path, self.list(), attachment).await
+        journal::write(path, self.list(), attachment, None).await
     }
 
     /// [`Network::add`], for a request that [`Network::save`] has written to `path`. The result of each
@@ -68,6 +69,39 @@ impl Network {
     }
 }
 
+/// Writes the request of an attachment that a driver makes, and not plugins, as [`Network::save`]. `list` describes the network as
+/// plugins would make it. The caller makes and undoes the attachment, and finds the name of its driver by
+/// [`crate::Saved::driver`].
+///
+/// Cancel safety: none; what is then at `path` is removed by [`remove_journal`].
+///
+/// # Errors
+/// [`Error::JournalExists`] if an earlier attachment was not undone; [`Error::Journal`].
+pub async fn save_for_driver(
+    path: &Path,
+    list: &NetworkList,
+    attachment: &Attachment,
+    driver: &str,
+) -> Result<(), Error> {
+    journal::write(path, list, attachment, Some(driver)).await
+}
+
+/// Appends the result of an attachment that a driver has made, in the form of the specification.
+///
+/// # Errors
+/// [`Error::Journal`].
+pub async fn save_result(path: &Path, result: &Value) -> Result<(), Error> {
+    journal::append(path, result).await
+}
+
+/// Removes the journal file of an attachment that its driver has undone. Idempotent.
+///
+/// # Errors
+/// [`Error::Journal`].
+pub async fn remove_journal(path: &Path) -> Result<(), Error> {
+    journal::remove(path).await
+}
+
 /// Undoes the attachment that the journal file at `path` describes, and removes the file once that has
 /// succeeded. A file that cannot be removed then, as on a read-only file system, is logged and stays: the next
 /// call undoes once more what is undone, which CNI allows.
@@ -80,11 +114,12 @@ impl Network {
 /// the file is removed then, and the damage logged.
 ///
 /// # Errors
-/// [`Error::Journal`], [`Error::JournalDamaged`], [`Error::JournalContent`], [`Error::Result`], or those of
-/// [`Network::del`]; the file stays then.
+/// [`Error::Journal`], [`Error::JournalDamaged`], [`Error::JournalContent`], [`Error::JournalDriver`] if plugins have not made
+/// the attachment, [`Error::Result`], or those of [`Network::del`]; the file stays then.
 pub async fn del_saved(path: &Path, plugins: &Plugins, netns: Option<&Path>) -> Result<(), Error> {
     let read = journal::read(path).await.and_then(|saved| {
         let Some(saved) = saved else { return Ok(None) };
+        saved.check_made_by_plugins(path)?;
         let (list, attachment) = saved.checked(path)?;
         Ok(Some((saved, list, attachment)))
     });

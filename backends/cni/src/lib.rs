@@ -7,6 +7,8 @@
 //!                                └─save, add_saved──> journal file ──del_saved──> the same chain, after any crash
 //! ```
 //!
+//! A caller that attaches containers without plugins keeps its journals here too, under the name of its driver (`save_for_driver`).
+//!
 //! Vocabulary is the specification's: an *attachment* is one container on one network through one interface;
 //! a *list* is the chain of plugins that makes it; a *result* is what the chain reports, and goes back in as
 //! `prevResult`.
@@ -41,7 +43,7 @@ pub use attachment::{Attachment, Bandwidth, Capabilities, Dns, IpRange, PortMapp
 pub use conf::{ConfDir, Loaded, NetworkList, PluginConf};
 pub use error::{ConfError, Error, ResultError, Skipped};
 pub use journal::Saved;
-pub use journalled::del_saved;
+pub use journalled::{del_saved, remove_journal, save_for_driver, save_result};
 pub use network::{CheckOutcome, Network};
 pub use plugin::{Limits, PluginObserver, Plugins, RunEnd};
 pub use result::{CniResult, Interface, IpConfig, IpNet, ResultDns, Route};

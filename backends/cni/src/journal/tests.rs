@@ -22,7 +22,7 @@ fn journal_of_this_format_is_read_and_written_alike() {
     let made = saved.result(path).unwrap().unwrap();
     assert_eq!(made.raw["ips"][0]["address"], "10.0.0.2/24");
     assert_eq!(
-        serde_json::to_value(Intent::new(&network, &attachment)).unwrap(),
+        serde_json::to_value(Intent::new(&network, &attachment, None)).unwrap(),
         intent
     );
 }
@@ -44,6 +44,39 @@ fn journal_of_the_former_format_says_the_same() {
         .unwrap();
     assert_eq!(saved.result(path).unwrap(), None);
     assert_eq!(saved.attachment().container_id, "c0ffee");
+}
+
+#[test]
+fn driver_is_named_beside_the_network_and_undone_by_no_plugin() {
+    let path = Path::new("/cni.json");
+    let golden = Saved::parse(path, include_str!("golden-2.json").as_bytes());
+    let golden = golden.unwrap().unwrap();
+    let (network, attachment) = (golden.list(path).unwrap(), golden.attachment());
+    let long = "n".repeat(DRIVER_MAX + 1);
+    for (driver, expected) in [
+        (Value::Null, Some("")),
+        ("native".into(), Some("native")),
+        ("".into(), Some("")),
+        (7.into(), Some("")),
+        (long.as_str().into(), Some(&long[..DRIVER_MAX])),
+    ] {
+        let mut intent = serde_json::to_value(Intent::new(&network, &attachment, None)).unwrap();
+        intent["network"][DRIVER] = driver;
+        let saved = Saved::parse(path, intent.to_string().as_bytes());
+        let saved = saved.unwrap().unwrap();
+        assert_eq!(saved.driver(), expected);
+        let refused = saved.check_made_by_plugins(path).unwrap_err().to_string();
+        let named = format!("is of the driver {:?}", expected.unwrap());
+        assert!(refused.contains(&named), "{refused}");
+        // What it says of network and attachment is what versions without drivers read of it.
+        let (same_network, same_attachment) = saved.checked(path).unwrap();
+        assert_eq!(same_network.to_document(), network.to_document());
+        assert_eq!(same_attachment, attachment);
+    }
+    assert_eq!(golden.driver(), None);
+    golden.check_made_by_plugins(path).unwrap();
+    let written = Intent::new(&network, &attachment, Some("native"));
+    assert_eq!(written.network[DRIVER], "native");
 }
 
 proptest! {

@@ -368,3 +368,33 @@ async fn truncated_result_is_unknown() {
     assert_eq!(bench.order(), ["ADD one", "DEL one"]);
     assert!(!path.exists());
 }
+
+#[tokio::test]
+async fn attachment_of_a_driver_is_left_to_it_with_or_without_a_namespace() {
+    let bench = Bench::new();
+    let path = journal(&bench);
+    bench.good("one", "10.0.0.2/24");
+    let network = bench.network(&list("1.0.0", &["one"]));
+    let requested = attachment();
+    save_for_driver(&path, network.list(), &requested, "native")
+        .await
+        .unwrap();
+    save_result(&path, &result("1.0.0", "10.0.0.2/24"))
+        .await
+        .unwrap();
+    for netns in [Some(Path::new("/run/netns/x")), None] {
+        let refused = del_saved(&path, &bench.plugins(), netns).await.unwrap_err();
+        assert!(matches!(refused, Error::JournalDriver { .. }), "{refused}");
+    }
+    assert_eq!(bench.order(), Vec::<String>::new());
+    let saved = Saved::read(&path).unwrap().unwrap();
+    assert_eq!(saved.driver(), Some("native"));
+    let made = saved.result(&path).unwrap().unwrap();
+    assert_eq!(
+        made.pod_ips("eth0"),
+        ["10.0.0.2".parse::<std::net::IpAddr>().unwrap()]
+    );
+    remove_journal(&path).await.unwrap();
+    remove_journal(&path).await.unwrap();
+    assert_eq!(left_in(&bench.path("journal")), 0);
+}
