@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use switchyard_containerd::config::BridgeDriverChoice;
 use switchyard_contract::{Fixture, clear, specs};
 use switchyard_core::Result;
 use switchyard_core::backend::{Backend, ExecPlace, Recovered, Withdrawal};
@@ -16,11 +17,22 @@ use switchyard_tests::backend_fixture::BackendFixture;
 use switchyard_tests::scratch::Scratch;
 use tokio::io::AsyncReadExt;
 
+/// Tests of what holds whoever attaches sandboxes to the gateway's own bridge, with one driver: names, and the functions that do them.
+macro_rules! tests_with_driver {
+    ($driver:ident: $($name:ident => $body:ident),* $(,)?) => {
+        $(#[tokio::test(flavor = "multi_thread")]
+        async fn $name() {
+            $body(switchyard_containerd::config::BridgeDriverChoice::$driver).await;
+        })*
+    };
+}
+
 mod bind_mounts;
 mod bridge;
 mod cgroups;
 mod fifos;
 mod namespaces;
+mod native_bridge;
 
 /// A backend with an image, and shortcuts to create objects in it.
 struct CallerFixture {
@@ -33,6 +45,12 @@ struct CallerFixture {
 impl CallerFixture {
     async fn new() -> Self {
         Self::with_fixture(tokio::task::block_in_place(BackendFixture::new)).await
+    }
+
+    /// With this driver of the gateway's own bridge.
+    async fn with_driver(driver: BridgeDriverChoice) -> Self {
+        let fixture = || BackendFixture::with(|settings| settings.network.bridge.driver = driver);
+        Self::with_fixture(tokio::task::block_in_place(fixture)).await
     }
 
     async fn with_fixture(world: BackendFixture) -> Self {

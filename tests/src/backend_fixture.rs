@@ -93,6 +93,15 @@ impl BackendFixture {
         }
     }
 
+    /// A new backend with other settings, as after a restart of the daemon with another configuration.
+    #[must_use]
+    pub fn reopen_with(&self, change: impl FnOnce(&mut Settings)) -> Arc<dyn Backend> {
+        let mut settings = self.settings.clone();
+        change(&mut settings);
+        *self.backend.lock() = Arc::new(open(&settings, &self.faults));
+        self.backend()
+    }
+
     /// The private root.
     #[must_use]
     pub const fn root(&self) -> &PrivateRoot {
@@ -263,8 +272,7 @@ impl Fixture for BackendFixture {
     }
 
     async fn reopen(&self) -> Arc<dyn Backend> {
-        *self.backend.lock() = Arc::new(open(&self.settings, &self.faults));
-        self.backend()
+        self.reopen_with(|_| {})
     }
 
     async fn remaining_objects(&self) -> Vec<String> {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::json;
+use switchyard_network::nft::{Element, NftFamily, NftTables, TableName};
 
 use crate::{host, prereq};
 
@@ -183,6 +184,37 @@ impl TestNetwork {
             v6.marked(self.name())
                 .map(|rule| format!("ip6tables rule {rule}")),
         );
+        found.extend(self.elements());
+    }
+
+    /// What tables of the daemon say of sandboxes on this bridge, which it has attached without plugins.
+    fn elements(&self) -> Vec<String> {
+        let mut tables = tables(self.bridge());
+        let mut found = Vec::new();
+        for family in NftFamily::ALL {
+            let read = tables.as_mut().map(|tables| tables.read(family));
+            let table = read.and_then(Result::ok).flatten();
+            let elements = table.iter().flat_map(|table| table.elements());
+            let of_sandboxes = elements
+                .filter(|element| matches!(element, Element::Port { .. } | Element::Hairpin(_)));
+            found.extend(of_sandboxes.map(|element| {
+                format!(
+                    "{element} in the nftables of {} for {}",
+                    self.bridge(),
+                    family.name()
+                )
+            }));
+        }
+        found
+    }
+
+    /// The tables that the daemon has for this bridge if it attaches sandboxes without plugins.
+    ///
+    /// # Panics
+    /// When there is no socket of netfilter.
+    #[must_use]
+    pub fn tables(&self) -> NftTables {
+        tables(self.bridge()).expect("the kernel has netfilter by netlink")
     }
 
     /// The common prefix of all its addresses.
@@ -216,8 +248,20 @@ pub fn clear(path: &Path, digits: &str) -> Vec<String> {
     left
 }
 
+/// `None` where the kernel has no netfilter by netlink: then there are no tables.
+fn tables(bridge: &str) -> Option<NftTables> {
+    let table = TableName::of_instance(bridge);
+    NftTables::open(table.expect("bridges of tests have small letters and digits")).ok()
+}
+
 fn clear_network(name: &str, bridge: &str) -> Vec<String> {
     let mut left = Vec::new();
+    for family in NftFamily::ALL {
+        let removed = tables(bridge).map_or(Ok(()), |mut tables| tables.remove(family));
+        if let Err(error) = removed {
+            left.push(format!("nftables of {bridge}: {error}"));
+        }
+    }
     let device = Path::new("/sys/class/net").join(bridge);
     if device.exists() {
         for port in fs::read_dir(device.join("brif"))

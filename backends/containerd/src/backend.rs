@@ -93,6 +93,14 @@ impl Containerd {
                 format!("{why} (Linux 5.12 has it): pods have no user namespaces, and no mount is recursively read-only")
             }),
         );
+        // Tried only where the configuration asks for it.
+        let native = &self.parts.network.native;
+        if native.is_wanted() {
+            let fault = native
+                .fault()
+                .map(|why| format!("{why}: CNI plugins attach tasks to network.bridge"));
+            features.add("native_bridge", fault);
+        }
         features
     }
 
@@ -415,6 +423,10 @@ fn facts(parts: &Parts) -> BTreeMap<String, String> {
             parts.network.of_node.dir().display().to_string(),
         ),
         ("network.bridge".to_owned(), parts.network.bridge.summary()),
+        (
+            "network.bridge.driver".to_owned(),
+            parts.network.native.chosen().to_owned(),
+        ),
         (
             "maxContainerLogLineSize".to_owned(),
             switchyard_logkeeper::format::DEFAULT_MAX_LINE.to_string(),

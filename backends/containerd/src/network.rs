@@ -1,4 +1,4 @@
-//! Attaches sandboxes to networks through CNI.
+//! Attaches sandboxes to networks: through CNI, or to the gateway's own bridge by the daemon itself.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -6,18 +6,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
-use serde_json::{Map, Value};
-use switchyard_cni::{self as cni, Attachment, Capabilities};
+use switchyard_cni::{self as cni, Attachment};
 use switchyard_core::backend::OccupiedPort;
 use switchyard_core::id::{Owner, SandboxId};
 use switchyard_core::spec::{
-    Bandwidth, CgroupPlacement, Dns, HOST_PORTS_MAX, HostPort, HostPorts, ID_PLACEHOLDER, Link,
-    NetworkName, PodNetwork, PortMapping, Protocol, SandboxSpec, Subnet, not_forwarded,
+    HostPort, Link, NetworkName, PodNetwork, PortMapping, SandboxSpec, not_forwarded,
 };
 use switchyard_core::trace::{Span, traced};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_linux::process::ProcessId;
 use switchyard_namespaces::{self as namespaces, Ns};
+use switchyard_network::driver::AttachRequest;
 
 use crate::base::error::{from_cni, from_namespaces};
 use crate::base::fs::blocking;
@@ -27,33 +26,42 @@ use crate::context::Context;
 pub(crate) mod bridge;
 pub(crate) mod cluster_bridges;
 mod forwarding;
+mod journal;
 pub(crate) mod kept_ports;
 pub(crate) mod listeners;
+pub(crate) mod native;
 pub(crate) mod node_networks;
 pub(crate) mod plugin_runs;
 mod predecessor_plugins;
 pub(crate) mod ranges;
+mod request;
 mod routes;
+
+pub(crate) use journal::ports_of_journal;
 
 use bridge::BridgeNetwork;
 use cluster_bridges::ClusterBridges;
-use forwarding::port_mapping;
 use kept_ports::KeptPorts;
+use native::NativeBridge;
 use node_networks::NodeNetworks;
 use ranges::Ranges;
+use request::{INTERFACE, add_capabilities, attachment};
 
-/// The name of a sandbox's interface.
-const INTERFACE: &str = "eth0";
-/// The burst of a rate limit, in bits: the largest that the kernel takes.
-const MAX_BURST_BITS: u64 = u32::MAX as u64;
-
-/// An attachment that is saved in the sandbox's CNI journal and not made yet.
+/// An attachment that is saved in the sandbox's journal and not made yet.
 pub(crate) struct PlannedAttachment {
-    network: cni::Network,
-    attachment: Attachment,
+    list: Arc<cni::NetworkList>,
+    by: AttachedBy,
     owner: Owner,
-    /// The host ports that plugins are to forward.
+    /// The host ports that are to be forwarded.
     ports: Vec<PortMapping>,
+}
+
+/// Who makes an attachment.
+enum AttachedBy {
+    /// The plugins of the network.
+    Plugins(Box<Attachment>),
+    /// The daemon itself, on the gateway's own bridge.
+    Daemon(Arc<AttachRequest>),
 }
 
 /// The networks that sandboxes are attached to.
@@ -65,6 +73,8 @@ pub(crate) struct Network {
     pub(crate) plugins: cni::Plugins,
     /// The gateway's own bridge network.
     pub(crate) bridge: BridgeNetwork,
+    /// The same bridge, as far as the daemon attaches sandboxes to it itself.
+    pub(crate) native: Arc<NativeBridge>,
     /// The bridges of networks that clusters define.
     pub(crate) cluster_bridges: Arc<ClusterBridges>,
     pub(crate) ranges: Arc<Ranges>,
@@ -89,30 +99,36 @@ impl Network {
         dirs: &SandboxDirs,
         wanted: &[IpAddr],
     ) -> Result<PlannedAttachment> {
+        let owner = spec.meta.owner;
+        let is_native = network.link == Link::Bridge && self.native.is_chosen();
         let list = match &network.link {
             Link::Node => self.of_node.default_network().await?,
+            Link::Bridge if is_native => self.bridge.list_if_free()?,
             Link::Bridge => self.bridge.ready()?,
             Link::Named(name) => self.named(name, network).await?,
             Link::ClusterBridge(asked) => self.cluster_bridges.acquire(id, asked).await?,
         };
-        let ports = network.ports.clone();
         let mut attachment = attachment(id, network, dirs, wanted);
-        add_capabilities(
-            &mut attachment.capabilities,
-            spec,
-            &self.ranges.of(spec.meta.owner),
-        );
-        let network = cni::Network::new(list, self.plugins.clone());
-        // Saved before ADD begins: a daemon that is killed during it finds here what DEL needs.
-        network
-            .save(&dirs.cni_journal(), &attachment)
-            .await
-            .map_err(from_cni)?;
+        add_capabilities(&mut attachment.capabilities, spec, &self.ranges.of(owner));
+        let journal = dirs.cni_journal();
+        // Saved before anything is made: a daemon that is killed meanwhile finds here what is to be undone, and by whom.
+        let by = if is_native {
+            // Known before, so that there is nothing to undo.
+            check_forwarded(owner, &network.ports, self.native.families())?;
+            let request = self.native.request(id, network, dirs, wanted)?;
+            NativeBridge::save(&journal, &list, &attachment).await?;
+            AttachedBy::Daemon(Arc::new(request))
+        } else {
+            let network = cni::Network::new(Arc::clone(&list), self.plugins.clone());
+            let saved = network.save(&journal, &attachment).await;
+            saved.map_err(from_cni)?;
+            AttachedBy::Plugins(Box::new(attachment))
+        };
         Ok(PlannedAttachment {
-            network,
-            attachment,
-            owner: spec.meta.owner,
-            ports,
+            list,
+            by,
+            owner,
+            ports: network.ports.clone(),
         })
     }
 
@@ -146,19 +162,63 @@ impl Network {
         wanted: &[IpAddr],
     ) -> Result<Vec<IpAddr>> {
         let PlannedAttachment {
-            network,
-            attachment,
+            list,
+            by,
             owner,
             ports,
         } = planned;
         // Before they are translated, so that no program gets in between.
         self.keep_ports(id, *owner, ports.iter().map(HostPort::of).collect())
             .await;
-        let list = network.list();
         let journal = dirs.cni_journal();
+        // The kind of error that says nothing but that the wanted addresses are not to be had. CNI has no error code for an address in
+        // use, so a plugin that fails with wanted addresses counts as that.
+        let (made, refusal) = match by {
+            AttachedBy::Plugins(attachment) => {
+                let made = self.attach_by_plugins(list, attachment, &journal).await;
+                (made, ErrorKind::Internal)
+            }
+            AttachedBy::Daemon(request) => {
+                let attached = self.native.attach(request, list.cni_version, &journal);
+                let describe =
+                    |span: &mut Span| span.set_with("switchyard.network", || list.name.clone());
+                let made = traced("bridge_attach", describe, attached).await;
+                (made, ErrorKind::FailedPrecondition)
+            }
+        };
+        let ips = made.map_err(|error| {
+            if !wanted.is_empty() && error.kind() == refusal {
+                address_unavailable(wanted).with_source(error)
+            } else {
+                error
+            }
+        })?;
+        let name = &list.name;
+        if ips.is_empty() {
+            return Err(Error::internal(format!(
+                "the network {name:?} gave sandbox {id} no address"
+            )));
+        }
+        // A plugin that does not support requested addresses chooses others, and succeeds.
+        if wanted.iter().any(|ip| !ips.contains(ip)) {
+            let why = format!("the network {name:?} gives {ips:?}");
+            return Err(address_unavailable(wanted).with_source(Error::internal(why)));
+        }
+        check_forwarded(*owner, ports, &ips)?;
+        Ok(ips)
+    }
+
+    /// Runs ADD of the plugins of a network, and returns the sandbox's addresses.
+    async fn attach_by_plugins(
+        &self,
+        list: &Arc<cni::NetworkList>,
+        attachment: &Attachment,
+        journal: &Path,
+    ) -> Result<Vec<IpAddr>> {
+        let network = cni::Network::new(Arc::clone(list), self.plugins.clone());
         let added = async {
             network
-                .add_saved(&journal, attachment)
+                .add_saved(journal, attachment)
                 .await
                 .map_err(from_cni)
         };
@@ -169,39 +229,8 @@ impl Network {
                 i64::try_from(list.plugins.len()).unwrap_or(i64::MAX),
             );
         };
-        let result = traced("cni_add", describe, added).await.map_err(|error| {
-            // CNI has no error code for an address in use, so a plugin that fails with wanted addresses
-            // counts as that.
-            let refused = !wanted.is_empty() && error.kind() == ErrorKind::Internal;
-            if refused {
-                address_unavailable(wanted).with_source(error)
-            } else {
-                error
-            }
-        })?;
-        let ips = result.pod_ips(INTERFACE);
-        if ips.is_empty() {
-            let name = &network.list().name;
-            return Err(Error::internal(format!(
-                "the network {name:?} gave sandbox {id} no address"
-            )));
-        }
-        // A plugin that does not support requested addresses chooses others, and succeeds.
-        if wanted.iter().any(|ip| !ips.contains(ip)) {
-            let why = format!("the network {:?} gives {ips:?}", network.list().name);
-            return Err(address_unavailable(wanted).with_source(Error::internal(why)));
-        }
-        if let Some((port, why)) = not_forwarded(ports, &ips) {
-            let text = format!("host port {port} cannot be forwarded: {why}");
-            match owner {
-                // As on containerd, whose plugins are the same. The gateway announces it.
-                Owner::Kubernetes => {}
-                Owner::Nomad | Owner::Swarm | Owner::Host => {
-                    return Err(Error::failed_precondition(text));
-                }
-            }
-        }
-        Ok(ips)
+        let result = traced("cni_add", describe, added).await?;
+        Ok(result.pod_ips(INTERFACE))
     }
 
     /// Keeps the ports that are forwarded to a sandbox of this owner from programs of the node, until it is detached.
@@ -230,41 +259,79 @@ impl Network {
         // CNI allows a DEL without a namespace, which still frees addresses and rules of the host.
         let netns = there.then_some(netns);
         let journal = dirs.cni_journal();
-        if let Some(netns) = &netns
-            && let Err(error) = restore_removed_ipv6(&journal, netns).await
+        let path = journal.clone();
+        let read = blocking(move || cni::Saved::read(&path).map_err(from_cni)).await;
+        // Of one that cannot be read, `del_saved` says what is to be done.
+        let saved = read.ok().flatten();
+        let native = saved.as_ref().map_or(Ok(None), |saved| {
+            self.native.attachment(id, saved, &journal)
+        })?;
+        match native {
+            Some(attachment) => {
+                let detached = self.native.detach(attachment, &journal);
+                traced("bridge_detach", |_| (), detached).await?;
+            }
+            None => {
+                self.detach_by_plugins(id, saved.as_ref(), &journal, netns.as_deref())
+                    .await?;
+            }
+        }
+        self.kept_ports.release(id);
+        // Last: the bridge is deleted with its last holder, and DEL still works on it.
+        self.cluster_bridges.release(id).await
+    }
+
+    /// Runs DEL of the plugins that have attached a sandbox.
+    async fn detach_by_plugins(
+        &self,
+        id: SandboxId,
+        saved: Option<&cni::Saved>,
+        journal: &Path,
+        netns: Option<&Path>,
+    ) -> Result<()> {
+        if let (Some(saved), Some(netns)) = (saved, netns)
+            && let Err(error) = restore_removed_ipv6(saved, journal, netns).await
         {
             tracing::debug!(sandbox = %id, error = error.report(), "IPv6 that a sandbox has disabled cannot be enabled for the plugins");
         }
         let deleted = async {
-            cni::del_saved(&journal, &self.plugins, netns.as_deref())
+            cni::del_saved(journal, &self.plugins, netns)
                 .await
                 .map_err(from_cni)
         };
-        traced("cni_del", |_| (), deleted).await?;
-        self.kept_ports.release(id);
-        // Last: the bridge is deleted with its last holder, and DEL still works on it.
-        self.cluster_bridges.release(id).await
+        traced("cni_del", |_| (), deleted).await
+    }
+}
+
+/// Checks that each host port leads to a sandbox with these addresses, or with some of the same families.
+///
+/// # Errors
+/// `FailedPrecondition` if one does not, for other clients than a kubelet.
+fn check_forwarded(owner: Owner, ports: &[PortMapping], ips: &[IpAddr]) -> Result<()> {
+    let Some((port, why)) = not_forwarded(ports, ips) else {
+        return Ok(());
+    };
+    match owner {
+        // As on containerd, whose plugins are the same. The gateway announces it.
+        Owner::Kubernetes => Ok(()),
+        Owner::Nomad | Owner::Swarm | Owner::Host => Err(Error::failed_precondition(format!(
+            "host port {port} cannot be forwarded: {why}"
+        ))),
     }
 }
 
 /// Gives the interface of a sandbox the IPv6 addresses again that the kernel removed when a kernel parameter of the sandbox
 /// disabled IPv6: the plugin bridge finds the rules that it has to delete by the addresses that it sees. Cancel-safe.
-async fn restore_removed_ipv6(journal: &Path, netns: &Path) -> Result<()> {
-    let path = journal.to_owned();
-    let given = blocking(move || {
-        let saved = cni::Saved::read(&path).map_err(from_cni)?;
-        let result = saved.map_or(Ok(None), |saved| saved.result(&path));
-        Ok(result.map_err(from_cni)?.map_or_else(Vec::new, |result| {
-            let ips = result.ips.iter();
-            let nets = ips.map(|ip| (ip.address.ip, ip.address.prefix));
-            nets.filter_map(|(ip, prefix)| match ip {
-                IpAddr::V6(ip) => Some((ip, prefix)),
-                IpAddr::V4(_) => None,
-            })
-            .collect()
-        }))
-    })
-    .await?;
+async fn restore_removed_ipv6(saved: &cni::Saved, journal: &Path, netns: &Path) -> Result<()> {
+    let result = saved.result(journal).map_err(from_cni)?;
+    let ips = result.iter().flat_map(|result| &result.ips);
+    let nets = ips.map(|ip| (ip.address.ip, ip.address.prefix));
+    let given: Vec<_> = nets
+        .filter_map(|(ip, prefix)| match ip {
+            IpAddr::V6(ip) => Some((ip, prefix)),
+            IpAddr::V4(_) => None,
+        })
+        .collect();
     if given.is_empty() {
         return Ok(());
     }
@@ -290,189 +357,4 @@ fn address_unavailable(ips: &[IpAddr]) -> Error {
         "its address {} is not available any more, for instance because another sandbox has it: make a new sandbox",
         ips.join(" and ")
     ))
-}
-
-/// The attachment that is requested from CNI. The first wanted address is also passed as `IP` in `CNI_ARGS`,
-/// for plugins that read it there, if `IgnoreUnknown` makes the others ignore it.
-fn attachment(
-    id: SandboxId,
-    network: &PodNetwork,
-    dirs: &SandboxDirs,
-    wanted: &[IpAddr],
-) -> Attachment {
-    let PodNetwork {
-        link: _,
-        mac,
-        ports,
-        bandwidth,
-        args,
-        capabilities,
-    } = network;
-    let lenient = args
-        .iter()
-        .any(|(key, value)| key == "IgnoreUnknown" && matches!(value.as_str(), "1" | "true"));
-    let id = id.to_string();
-    let extra = capabilities
-        .iter()
-        .map(|(name, values)| {
-            let values: Map<String, Value> = values
-                .iter()
-                .map(|(key, value)| (key.clone(), value.clone().into()))
-                .collect();
-            (name.clone(), Value::Object(values))
-        })
-        .collect();
-    Attachment {
-        container_id: id.clone(),
-        netns: Some(dirs.pins.join(Ns::Net.file_name())),
-        ifname: INTERFACE.to_owned(),
-        args: args
-            .iter()
-            .map(|(key, value)| (key.clone(), value.replace(ID_PLACEHOLDER, &id)))
-            .chain(
-                wanted
-                    .first()
-                    .filter(|_| lenient)
-                    .map(|ip| ("IP".to_owned(), ip.to_string())),
-            )
-            .collect(),
-        capabilities: Capabilities {
-            port_mappings: ports.iter().map(port_mapping).collect(),
-            bandwidth: bandwidth.map(limits),
-            ips: wanted.iter().map(ToString::to_string).collect(),
-            mac: mac.map(|mac| mac.to_string()),
-            extra,
-            ..Capabilities::default()
-        },
-    }
-}
-
-/// Adds the values of well-known capabilities, which reach the plugins that declare them: the requested
-/// resolver configuration and cgroup parent, and the owner's address ranges, one address from each.
-fn add_capabilities(capabilities: &mut Capabilities, spec: &SandboxSpec, ranges: &[Subnet]) {
-    capabilities.dns = spec.dns.as_ref().map(
-        |Dns {
-             servers,
-             searches,
-             options,
-             host_defaults: _,
-         }| {
-            cni::Dns {
-                servers: servers.clone(),
-                searches: searches.clone(),
-                options: options.clone(),
-            }
-        },
-    );
-    let (CgroupPlacement::Parent(group) | CgroupPlacement::Leaf { path: group, .. }) = &spec.cgroup;
-    capabilities.cgroup_path = Some(group.display().to_string()).filter(|path| !path.is_empty());
-    let pool = |range: &Subnet| {
-        vec![cni::IpRange {
-            subnet: range.to_string(),
-            ..cni::IpRange::default()
-        }]
-    };
-    capabilities.ip_ranges = ranges.iter().map(pool).collect();
-}
-
-/// The host ports that a journal maps; entries that cannot be parsed are skipped. None without a journal.
-/// Blocks on the file system.
-///
-/// # Errors
-/// Those of [`cni::Saved::read`].
-pub(crate) fn ports_of_journal(path: &Path) -> Result<HostPorts> {
-    let Some(saved) = cni::Saved::read(path).map_err(from_cni)? else {
-        return Ok(HostPorts::default());
-    };
-    let attachment = saved.attachment();
-    let mappings = attachment
-        .capabilities
-        .extra
-        .get("portMappings")
-        .and_then(Value::as_array);
-    let port = |mapping: &Value| {
-        let port = mapping
-            .get("hostPort")?
-            .as_u64()
-            .and_then(|port| u16::try_from(port).ok())?;
-        let protocol = mapping
-            .get("protocol")
-            .and_then(Value::as_str)
-            .map(str::to_ascii_lowercase);
-        let protocol = Protocol::parse(protocol.as_deref().unwrap_or("tcp"))?;
-        let ip = mapping
-            .get("hostIP")
-            .and_then(Value::as_str)
-            .and_then(|ip| ip.parse().ok());
-        (port != 0).then_some(HostPort { protocol, port, ip })
-    };
-    let ports = mappings
-        .into_iter()
-        .flatten()
-        .filter_map(port)
-        .take(HOST_PORTS_MAX)
-        .collect();
-    // The journal does not have the group: the ports are shared with no other sandbox.
-    Ok(HostPorts {
-        group: String::new(),
-        ports,
-    })
-}
-
-fn limits(bandwidth: Bandwidth) -> cni::Bandwidth {
-    let Bandwidth {
-        ingress_bits,
-        egress_bits,
-    } = bandwidth;
-    let burst = |rate: Option<u64>| rate.map_or(0, |_| MAX_BURST_BITS);
-    cni::Bandwidth {
-        ingress_rate: ingress_bits.unwrap_or(0),
-        ingress_burst: burst(ingress_bits),
-        egress_rate: egress_bits.unwrap_or(0),
-        egress_burst: burst(egress_bits),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_ports_of_an_older_record_are_those_that_its_journal_maps() {
-        let dir = tempfile::tempdir().expect("a directory can be made");
-        let path = dir.path().join("cni.json");
-        assert_eq!(
-            ports_of_journal(&path).expect("there is none"),
-            HostPorts::default()
-        );
-        let mappings = serde_json::json!([
-            { "hostPort": 8080, "containerPort": 80, "protocol": "tcp" },
-            { "hostPort": 53, "containerPort": 53, "protocol": "udp", "hostIP": "127.0.0.9" },
-            { "hostPort": 70_000, "protocol": "tcp" },
-            { "hostPort": 0, "protocol": "tcp" },
-            { "hostPort": 1, "protocol": "quic" },
-            "no mapping",
-        ]);
-        let journal = serde_json::json!({
-            "version": 2,
-            "network": { "name": "net", "cniVersion": "1.0.0", "plugins": [{ "type": "bridge" }] },
-            "attachment": {
-                "containerId": "x", "netns": null, "ifname": "eth0", "args": [],
-                "capabilities": { "portMappings": mappings },
-            },
-        });
-        std::fs::write(&path, journal.to_string()).expect("it can be written");
-        let found = ports_of_journal(&path).expect("it can be read");
-        let port = |protocol, port, ip| HostPort { protocol, port, ip };
-        let expected = [
-            port(Protocol::Tcp, 8080, None),
-            port(Protocol::Udp, 53, Some([127, 0, 0, 9].into())),
-        ];
-        assert_eq!(
-            (found.group.as_str(), found.ports.as_slice()),
-            ("", &expected[..])
-        );
-        std::fs::write(&path, "nonsense").expect("it can be written");
-        assert!(ports_of_journal(&path).is_err());
-    }
 }

@@ -39,6 +39,7 @@ const EFFECTS: &[(&str, Effect)] = &[
     ("network.port_conflict", Reload),
     ("network.dns", Reload),
     ("network.bridge", EmptyNode),
+    ("network.bridge.driver", Restart),
     ("devices", Reload),
     ("ledger", Reload),
     ("images", Reload),

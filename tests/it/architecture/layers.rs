@@ -50,6 +50,7 @@ const LAYERS: [(&str, &[&str]); 43] = [
             "switchyard-linux",
             "switchyard-logkeeper",
             "switchyard-namespaces",
+            "switchyard-network",
             "switchyard-proto",
             "switchyard-registry",
             "switchyard-rpc",

@@ -8,35 +8,49 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::sched::{CloneFlags, setns};
+use switchyard_containerd::config::BridgeDriverChoice;
 use switchyard_containerd::{Containerd, Settings};
 use switchyard_contract::Fixture;
 use switchyard_core::ErrorKind;
 use switchyard_core::backend::{Backend, Condition, SandboxBackend, unobserved};
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::object::SandboxDetails;
-use switchyard_core::spec::{HostAddress, HostEntry, MacAddress, PortMapping, Protocol, Signal};
+use switchyard_core::spec::{
+    HostAddress, HostEntry, MacAddress, PortMapping, Protocol, SandboxNetwork, Signal,
+};
 use switchyard_tests::backend_fixture::BackendFixture;
 use switchyard_tests::host::{eventually, free_port};
 
 use super::{CallerFixture, bridged};
 
 /// Time for a server to answer.
-const LIMIT: Duration = Duration::from_secs(20);
+pub(super) const LIMIT: Duration = Duration::from_secs(20);
 /// Time limit of one attempt.
 const TRY: Duration = Duration::from_secs(2);
 /// The number of sandboxes that are created concurrently.
 const MANY: u8 = 12;
 /// Answers every connection to port 80 with a greeting.
-const SERVE: &str = "while true; do echo hello | nc -l -p 80; done";
+pub(super) const SERVE: &str = "while true; do echo hello | nc -l -p 80; done";
 
-fn first(details: &SandboxDetails) -> Ipv4Addr {
+tests_with_driver! {
+    Cni:
+    port_is_published_only_on_the_given_address => publish_a_port,
+    a_task_reaches_its_own_published_port => reach_its_own_port,
+    sandbox_has_requested_mac_address_and_host_entries => ask_for_a_mac_address,
+    sandbox_on_a_bridge_of_both_families_has_files_that_name_both => have_both_families,
+    sandbox_gets_its_requested_address_or_fails => ask_for_an_address,
+    concurrent_sandboxes_get_distinct_addresses_and_release_them => get_distinct_addresses,
+    restarted_sandbox_keeps_its_address_or_is_refused => keep_an_address,
+}
+
+pub(super) fn first(details: &SandboxDetails) -> Ipv4Addr {
     match details.ips.first() {
         Some(IpAddr::V4(address)) => *address,
         other => panic!("its first address is {other:?}"),
     }
 }
 
-fn mapping(protocol: Protocol, host_ip: Ipv4Addr, host_port: u16) -> PortMapping {
+pub(super) fn mapping(protocol: Protocol, host_ip: Ipv4Addr, host_port: u16) -> PortMapping {
     PortMapping {
         protocol,
         container_port: 80,
@@ -45,7 +59,7 @@ fn mapping(protocol: Protocol, host_ip: Ipv4Addr, host_port: u16) -> PortMapping
     }
 }
 
-fn is_greeted(address: SocketAddr) -> bool {
+pub(super) fn is_greeted(address: SocketAddr) -> bool {
     let mut text = String::new();
     TcpStream::connect_timeout(&address, TRY)
         .and_then(|mut stream| {
@@ -101,9 +115,8 @@ async fn bridge_works_with_and_without_node_networks() {
     caller.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn port_is_published_only_on_the_given_address() {
-    let caller = CallerFixture::new().await;
+pub(super) async fn publish_a_port(driver: BridgeDriverChoice) {
+    let caller = CallerFixture::with_driver(driver).await;
     let port = free_port();
     let gateway = caller.fixture.root().bridge().gateway();
     let ports = vec![
@@ -178,9 +191,8 @@ fn assert_udp_received(details: &SandboxDetails, published: SocketAddr) {
     assert_eq!(&received[..length], b"word");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_task_reaches_its_own_published_port() {
-    let caller = CallerFixture::new().await;
+pub(super) async fn reach_its_own_port(driver: BridgeDriverChoice) {
+    let caller = CallerFixture::with_driver(driver).await;
     let port = free_port();
     let gateway = caller.fixture.root().bridge().gateway();
     // The address of the bridge is one of the node, and comes with the first sandbox.
@@ -206,9 +218,8 @@ async fn a_task_reaches_its_own_published_port() {
     caller.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn sandbox_has_requested_mac_address_and_host_entries() {
-    let caller = CallerFixture::new().await;
+pub(super) async fn ask_for_a_mac_address(driver: BridgeDriverChoice) {
+    let caller = CallerFixture::with_driver(driver).await;
     let mac = MacAddress::parse("02:42:ac:11:65:43").expect("it is one");
     let (sandbox, details) = caller
         .sandbox(|spec| {
@@ -248,12 +259,12 @@ async fn sandbox_has_requested_mac_address_and_host_entries() {
     caller.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn sandbox_on_a_bridge_of_both_families_has_files_that_name_both() {
+pub(super) async fn have_both_families(driver: BridgeDriverChoice) {
     let mut range = String::new();
     let fixture = tokio::task::block_in_place(|| {
         BackendFixture::with(|settings| {
             let bridge = &mut settings.network.bridge;
+            bridge.driver = driver;
             let four = bridge.subnets[0].replace('.', ":");
             let unique = four.strip_suffix(":0/24").expect("it is a /24");
             range = format!("fd00:{unique}::");
@@ -303,26 +314,18 @@ async fn sandbox_on_a_bridge_of_both_families_has_files_that_name_both() {
     caller.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn sandbox_gets_its_requested_address_or_fails() {
-    let caller = CallerFixture::new().await;
+pub(super) async fn ask_for_an_address(driver: BridgeDriverChoice) {
+    let caller = CallerFixture::with_driver(driver).await;
     let [a, b, c, _] = caller.fixture.root().bridge().gateway().octets();
     let wanted = Ipv4Addr::new(a, b, c, 77);
-    let ask = |address: Ipv4Addr| {
-        let args = vec![
-            ("IgnoreUnknown".to_owned(), "1".to_owned()),
-            ("IP".to_owned(), address.to_string()),
-        ];
-        bridged(|network| network.args = args)
-    };
-    let (_, details) = caller.sandbox(|spec| spec.network = ask(wanted)).await;
+    let (_, details) = caller.sandbox(|spec| spec.network = asking(wanted)).await;
     assert_eq!(first(&details), wanted);
     for (address, why) in [
         (wanted, "it is another's"),
         (Ipv4Addr::new(192, 0, 2, 1), "it is of no range here"),
     ] {
         let refused = caller
-            .try_sandbox(|spec| spec.network = ask(address))
+            .try_sandbox(|spec| spec.network = asking(address))
             .await
             .expect_err(why);
         assert!(
@@ -334,9 +337,42 @@ async fn sandbox_gets_its_requested_address_or_fails() {
     caller.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn concurrent_sandboxes_get_distinct_addresses_and_release_them() {
-    let caller = CallerFixture::new().await;
+/// A network of the gateway's own with this address.
+fn asking(address: Ipv4Addr) -> SandboxNetwork {
+    let args = vec![
+        ("IgnoreUnknown".to_owned(), "1".to_owned()),
+        ("IP".to_owned(), address.to_string()),
+    ];
+    bridged(|network| network.args = args)
+}
+
+pub(super) async fn keep_an_address(driver: BridgeDriverChoice) {
+    let caller = CallerFixture::with_driver(driver).await;
+    let mut spec = caller.fixture.sandbox_spec("sandbox");
+    spec.network = bridged(|_| {});
+    let id = SandboxId::random();
+    let backend = &caller.backend;
+    let created = backend.create_sandbox(id, &spec).await;
+    let address = first(&created.expect("it can be created"));
+    let stop = async |id| backend.stop_sandbox(id).await.expect("it can be stopped");
+    stop(id).await;
+    let started = backend.start_sandbox(id, &spec).await;
+    assert_eq!(first(&started.expect("its address is free")), address);
+    stop(id).await;
+    let (other, _) = caller.sandbox(|spec| spec.network = asking(address)).await;
+    let refused = backend.start_sandbox(id, &spec).await;
+    let refused = refused.expect_err("another sandbox has its address");
+    assert_eq!(refused.kind(), ErrorKind::FailedPrecondition);
+    let text = format!("its address {address} is not available any more");
+    assert!(refused.report().contains(&text), "{}", refused.report());
+    stop(other).await;
+    let started = backend.start_sandbox(id, &spec).await;
+    assert_eq!(first(&started.expect("it is free again")), address);
+    caller.close().await;
+}
+
+pub(super) async fn get_distinct_addresses(driver: BridgeDriverChoice) {
+    let caller = CallerFixture::with_driver(driver).await;
     let port = free_port();
     let made = (0..MANY).map(async |number| {
         let host_ip = Ipv4Addr::new(127, 0, 1, number);

@@ -20,6 +20,9 @@ use switchyard_tests::prereq;
 /// Time for a connection on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
+/// The configuration of a daemon that attaches tasks to its bridge itself.
+const NATIVE: &str = "[network.bridge]\ndriver = \"native\"\n";
+
 /// A task that serves one line on a port, and says its addresses.
 fn server(node: &TestNode, agent: &Agent, port: u16, more: Value) -> TaskSetup {
     let script = format!(
@@ -111,11 +114,19 @@ fn end(agent: &Agent, mut task: TaskSetup) {
 
 #[test]
 fn task_without_network_mode_uses_the_bridge_with_published_ports() {
-    let node = TestNode::shared();
+    use_the_bridge(&TestNode::shared());
+}
+
+#[test]
+fn task_uses_the_bridge_without_plugins() {
+    use_the_bridge(&TestNode::start_with(NATIVE, |_| {}));
+}
+
+fn use_the_bridge(node: &TestNode) {
     let agent = Agent::start(node.root(), &json!({}));
     let driver = agent.driver();
     let port = free_port();
-    let mut task = server(&node, &agent, 8080, json!({ "ports": ["http"] }));
+    let mut task = server(node, &agent, 8080, json!({ "ports": ["http"] }));
     let published = nomad::PortMapping {
         label: "http".into(),
         value: port.into(),
@@ -178,10 +189,18 @@ fn task_without_network_mode_uses_the_bridge_with_published_ports() {
 
 #[test]
 fn published_port_is_kept_from_programs_of_the_node_also_by_the_next_daemon() {
-    let node = TestNode::start();
+    keep_a_port(&TestNode::start());
+}
+
+#[test]
+fn port_that_the_daemon_forwards_itself_is_kept_also_by_the_next_one() {
+    keep_a_port(&TestNode::start_with(NATIVE, |_| {}));
+}
+
+fn keep_a_port(node: &TestNode) {
     let agent = Agent::start(node.root(), &json!({}));
     let port = free_port();
-    let mut task = server(&node, &agent, 8080, json!({ "ports": ["http"] }));
+    let mut task = server(node, &agent, 8080, json!({ "ports": ["http"] }));
     let published = nomad::PortMapping {
         label: "http".into(),
         value: port.into(),

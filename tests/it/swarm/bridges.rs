@@ -29,7 +29,7 @@ use super::services::{registry, tasks, wait_all_removed};
 const TRY: Duration = Duration::from_secs(2);
 
 /// Answers every connection to port 80 with a greeting.
-const SERVE: &str = "while true; do echo hello | nc -l -p 80; done";
+pub(super) const SERVE: &str = "while true; do echo hello | nc -l -p 80; done";
 
 /// A network of the swarm with this driver's specification.
 fn network(id: &str, change: impl FnOnce(&mut swarm::NetworkSpec)) -> swarm::NetworkAttachment {
@@ -120,7 +120,7 @@ fn rules_by(mut iptables_save: Command, part: &str) -> Vec<String> {
         .collect()
 }
 
-fn greeting(address: SocketAddr) -> Option<String> {
+pub(super) fn greeting(address: SocketAddr) -> Option<String> {
     let mut text = String::new();
     let mut stream = TcpStream::connect_timeout(&address, TRY).ok()?;
     stream.set_read_timeout(Some(TRY)).ok()?;

@@ -1,18 +1,22 @@
 //! Tasks on networks that the node's operator has configured.
 
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use swarm::TaskState;
 use swarm::network_spec::ConfigFrom;
+use switchyard_containerd::Settings;
+use switchyard_containerd::config::BridgeDriverChoice;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use switchyard_swarm::Change;
 use switchyard_tests::backend_fixture::BackendFixture;
+use switchyard_tests::host::{eventually, free_port};
 use switchyard_tests::network::TestNetwork;
 use switchyard_tests::swarm::SwarmCluster;
-use switchyard_tests::swarm::node::{SwarmNode, assigned, task};
+use switchyard_tests::swarm::node::{LIMIT, SwarmNode, assigned, task};
 use switchyard_tests::swarm::worker::SwarmWorker;
 
+use super::bridges::{SERVE, greeting};
 use super::services::{registry, tasks};
 
 /// A network of the swarm with this configuration.
@@ -125,6 +129,30 @@ async fn network_with_a_configuration_is_the_nodes_own_of_that_name() {
         switchyard_tests::network::in_use(&[network]),
         Vec::<String>::new()
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn task_without_a_network_is_on_the_bridge_that_the_daemon_makes_itself() {
+    let native = |settings: &mut Settings| {
+        settings.network.bridge.driver = BridgeDriverChoice::Native;
+    };
+    let world = tokio::task::block_in_place(|| BackendFixture::with(native));
+    let node = SwarmNode::over(&world).await;
+    let port = free_port();
+    let published = swarm::Task {
+        networks: Vec::new(),
+        ..on(&world, "t1", "", Some(port.into()), SERVE)
+    };
+    node.apply(true, vec![assigned(published)]).await;
+    node.reported("t1", TaskState::Running).await;
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    assert!(
+        eventually(LIMIT, || greeting(address).as_deref() == Some("hello\n")),
+        "nobody answers on {address}"
+    );
+    node.apply(false, vec![Change::TaskGone("t1".into())]).await;
+    node.end().await;
+    assert_eq!(world.root().bridge().in_use(), Vec::<String>::new());
 }
 
 #[test]

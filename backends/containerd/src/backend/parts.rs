@@ -45,6 +45,7 @@ use crate::network::Network;
 use crate::network::bridge::BridgeNetwork;
 use crate::network::cluster_bridges::{ClusterBridges, OwnBridge};
 use crate::network::kept_ports::KeptPorts;
+use crate::network::native::NativeBridge;
 use crate::network::node_networks::NodeNetworks;
 use crate::network::ranges::Ranges;
 use crate::node::Node;
@@ -269,6 +270,7 @@ impl Parts {
         tracker.spawn(shared_socket.share_with_logkeeper(keeper.clone(), stop.clone()));
         let kept = Arc::clone(&self.network.kept_ports);
         tracker.spawn(kept.store(keeper.clone(), recovered.clone(), stop.clone()));
+        tracker.spawn(Arc::clone(&self.network.native).watch(stop.clone()));
     }
 }
 
@@ -401,6 +403,7 @@ impl Handles {
         let all_settings = self.context.settings();
         let settings = &all_settings.network;
         let bridge = BridgeNetwork::new(&settings.bridge, &self.context.layout)?;
+        let native = NativeBridge::new(&settings.bridge, bridge.subnets())?;
         let own = OwnBridge {
             name: settings.bridge.name.clone(),
             subnets: bridge.subnets().to_vec(),
@@ -412,6 +415,7 @@ impl Handles {
             of_node: NodeNetworks::new(&settings.conf_dir, plugins()),
             plugins: plugins(),
             bridge,
+            native: Arc::new(native),
             cluster_bridges: Arc::new(ClusterBridges::new(
                 self.context.layout.cluster_bridges(),
                 own,

@@ -15,6 +15,7 @@ mod network;
 mod registry;
 mod snapshotters;
 
+pub use network::BridgeDriverChoice;
 pub use registry::{RegistryConfig, RegistryHost};
 pub(crate) use snapshotters::OF_CONTAINERD;
 pub use snapshotters::{ProxyPlugin, ProxyPluginType};
@@ -152,6 +153,8 @@ pub struct BridgeConfig {
     /// The directory in which `host-local` stores which addresses are in use. Gateways that share a bridge
     /// must share this directory.
     pub addresses_dir: PathBuf,
+    /// Who attaches new sandboxes to it.
+    pub driver: BridgeDriverChoice,
 }
 
 /// `[devices]`: where the descriptions of devices are.
@@ -404,6 +407,7 @@ impl Default for BridgeConfig {
             subnets: vec!["172.26.80.0/20".into()],
             mtu: 0,
             addresses_dir: "/var/lib/cni/networks".into(),
+            driver: BridgeDriverChoice::default(),
         }
     }
 }

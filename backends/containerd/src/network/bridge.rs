@@ -1,5 +1,5 @@
-//! The gateway's own network: a bridge on the node, created by CNI plugins from a configuration of the
-//! gateway, not of the node.
+//! The gateway's own network: a bridge on the node, created from a configuration of the gateway, not of the node, by CNI plugins or by the
+//! daemon itself ([`super::native`]).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -273,14 +273,22 @@ impl BridgeNetwork {
         format!("{} {}", self.list.name, subnets.join(" "))
     }
 
-    /// Its configuration list, for a sandbox that is to be connected. Reads small files of the kernel.
+    /// Its configuration list, for a sandbox that plugins are to connect. Reads small files of the kernel.
     /// Missing plugins are reported when they are run.
     ///
     /// # Errors
     /// `Unavailable` if the node lacks `iptables` or `ip6tables`, or already has a route to addresses of the ranges.
     pub(crate) fn ready(&self) -> Result<Arc<cni::NetworkList>> {
+        check_programs(&self.list.name)?;
+        self.list_if_free()
+    }
+
+    /// Its configuration list, for a sandbox that is to be connected by whomever. Reads small files of the kernel.
+    ///
+    /// # Errors
+    /// `Unavailable` if the node already has a route to addresses of the ranges.
+    pub(crate) fn list_if_free(&self) -> Result<Arc<cni::NetworkList>> {
         let name = &self.list.name;
-        check_programs(name)?;
         // Once the bridge exists, the routes to its ranges are its own.
         if !switchyard_namespaces::has_device(name) {
             let routes = Routes::read();

@@ -42,6 +42,7 @@ impl Recovery {
         let mut phases = RecoveryTimings::begin();
         self.network.find_predecessor_plugins().await?;
         let bridge_holders = self.network.cluster_bridges.load().await?;
+        self.network.native.recover(&self.context.layout).await;
         phases.done("plugins");
         let label = self.context.snapshots_label();
         self.features.refresh(&self.client, label).await;
@@ -180,6 +181,7 @@ impl Recovery {
         }
         let recovery = Arc::clone(self);
         self.tracker.spawn(async move {
+            recovery.network.native.sweep().await;
             recovery.clear_garbage(garbage, &known).await;
             reach(CrashPoint::RecoveryDebris);
         });

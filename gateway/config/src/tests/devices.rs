@@ -104,6 +104,11 @@ fn invalid_bridge_or_device_is_rejected_with_its_line() {
         error.starts_with("config.toml:2: network.bridge: subnets: "),
         "{error}"
     );
+    for driver in ["ipvlan", "CNI", "none", ""] {
+        let text = format!("version = 1\n[network.bridge]\nmtu = 0\ndriver = \"{driver}\"\n");
+        let expected = "config.toml:4: network.bridge.driver: expected one of \"cni\", \"native\"";
+        assert_eq!(message(&text), format!("{expected}, found {driver:?}"));
+    }
     for server in ["dns.example", "127.0.0.53", "fe80::1%eth0", "::1"] {
         let error = message(&format!("version = 1\n[network]\ndns = [\"{server}\"]\n"));
         assert!(error.starts_with("config.toml:3: network.dns: "), "{error}");

@@ -12,7 +12,7 @@ pub fn not_forwarded(ports: &[PortMapping], ips: &[IpAddr]) -> Option<(HostPort,
         let has_family = ips.iter().any(|ip| ip.is_ipv6() == host.is_ipv6());
         let why = match (host.is_ipv6(), has_family) {
             (true, _) if host.is_loopback() => {
-                "the kernel forwards nothing that comes from the loopback address of IPv6: publish it on another address"
+                "the kernel forwards nothing that comes from the loopback address of IPv6, which would take a proxy: publish it on another address"
             }
             (true, false) => {
                 "its network has no addresses of IPv6 (on the gateway's own bridge by network.bridge.subnets): publish it on an address of IPv4"

@@ -1,9 +1,21 @@
-//! Checks of the section `[network]`.
+//! Checks of the section `[network]`, and the drivers of the gateway's own bridge.
 
+use serde::{Deserialize, Serialize};
 use switchyard_linux::resolv_conf::{Families, unreachable};
 use switchyard_namespaces::files::check_server;
 
 use super::NetworkConfig;
+
+/// Who attaches new sandboxes to the gateway's own bridge. An attachment is undone by whoever has made it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BridgeDriverChoice {
+    /// CNI plugins.
+    #[default]
+    Cni,
+    /// The daemon itself, where the kernel can do all that it needs; else CNI plugins.
+    Native,
+}
 
 // === impl NetworkConfig ===
 

@@ -1,0 +1,127 @@
+//! What the journals of a former daemon say of attachments.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use super::*;
+
+/// Written by the first version with this driver. The file is not changed.
+const GOLDEN: &str = include_str!("golden/journal.json");
+
+fn bridge() -> NativeBridge {
+    let subnet = "172.26.80.0/20".parse().unwrap();
+    NativeBridge::new(&BridgeConfig::default(), &[subnet]).unwrap()
+}
+
+/// The request of a journal, and its result.
+fn parts() -> (&'static str, &'static str) {
+    GOLDEN.split_once('\n').unwrap()
+}
+
+#[test]
+fn journal_says_who_has_which_addresses_and_ports() {
+    let (bridge, id) = (bridge(), SandboxId::random());
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("cni.json");
+    let (request, result) = parts();
+    let other = GOLDEN.replacen("\"native\"", "\"ipvlan\"", 1);
+    let plugins = GOLDEN.replacen(",\"switchyard.driver\":\"native\"", "", 1);
+    let of_six = GOLDEN.replacen("172.26.80.2/20", "fd00::2/64", 1);
+    for (text, expected) in [
+        (
+            GOLDEN.to_owned(),
+            Some((Some(vec!["172.26.80.2"]), vec![8080, 9090])),
+        ),
+        (of_six, Some((Some(vec!["fd00::2"]), vec![8080, 6060]))),
+        // A kill came before it was attached, or while the result was written.
+        (request.to_owned(), Some((None, vec![8080, 9090]))),
+        (
+            format!("{request}\n{}", &result[..result.len() / 2]),
+            Some((None, vec![8080, 9090])),
+        ),
+        (
+            format!("{request}\n{{\"ips\":7}}"),
+            Some((None, vec![8080, 9090])),
+        ),
+        (other, None),
+        (plugins, None),
+    ] {
+        fs::write(&path, &text).unwrap();
+        let saved = cni::Saved::read(&path).unwrap().unwrap();
+        let found = bridge.attachment(id, &saved, &path).unwrap();
+        if let Some(found) = &found {
+            assert_eq!(found.holder, holder(id).unwrap());
+        }
+        let found = found.map(|found| {
+            let ports: Vec<u16> = found.ports.iter().map(|port| port.port).collect();
+            (found.addresses, ports)
+        });
+        let parsed = |ips: Vec<&str>| -> Vec<IpAddr> {
+            ips.into_iter().map(|ip| ip.parse().unwrap()).collect()
+        };
+        let expected = expected.map(|(addresses, ports)| (addresses.map(parsed), ports));
+        assert_eq!(found, expected, "{text}");
+    }
+}
+
+#[test]
+fn attachments_of_this_boot_are_taken_over_and_an_unread_one_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let layout = Layout::new(&dir.path().join("state"), &dir.path().join("run"));
+    let sandbox = |journal: Option<&str>, has_namespace: bool| {
+        let id = SandboxId::random();
+        let dirs = layout.sandbox(id);
+        fs::create_dir_all(&dirs.state).unwrap();
+        if let Some(text) = journal {
+            fs::write(dirs.cni_journal(), text).unwrap();
+        }
+        if has_namespace {
+            fs::create_dir_all(&dirs.pins).unwrap();
+            symlink("/proc/self/ns/net", netns_of(&dirs)).unwrap();
+        }
+        id
+    };
+    let bridge = bridge();
+    let found = || bridge.find(&layout).unwrap();
+    let is = |whole: &[SandboxId], has_others: bool, has_unread: bool| {
+        let found = found();
+        let holders: BTreeSet<String> = found
+            .whole
+            .iter()
+            .map(|one| one.holder.container_id().to_owned())
+            .collect();
+        let expected: BTreeSet<String> = whole.iter().map(ToString::to_string).collect();
+        assert_eq!(holders, expected);
+        assert_eq!(
+            (found.has_others, found.has_unread),
+            (has_others, has_unread)
+        );
+    };
+    is(&[], false, false);
+    sandbox(None, true);
+    sandbox(Some(""), true);
+    let plugins = GOLDEN.replacen(",\"switchyard.driver\":\"native\"", "", 1);
+    sandbox(Some(&plugins), true);
+    is(&[], false, false);
+    let whole = [sandbox(Some(GOLDEN), true), sandbox(Some(GOLDEN), true)];
+    is(&whole, false, false);
+    // Of an earlier boot, and cut off.
+    sandbox(Some(GOLDEN), false);
+    is(&whole, true, false);
+    sandbox(Some(parts().0), true);
+    is(&whole, true, false);
+    let other = GOLDEN.replacen("\"native\"", "\"ipvlan\"", 1);
+    sandbox(Some(&other), true);
+    is(&whole, true, true);
+    sandbox(Some("nonsense"), true);
+    is(&whole, true, true);
+}
+
+#[test]
+fn driver_that_nobody_asks_for_is_not_chosen() {
+    let bridge = bridge();
+    assert!(!bridge.is_wanted() && !bridge.is_chosen());
+    assert_eq!((bridge.chosen(), bridge.fault()), ("cni", None));
+    assert!(!bridge.in_use.is_cancelled());
+}

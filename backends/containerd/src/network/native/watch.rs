@@ -1,0 +1,209 @@
+//! Keeps the tables of the gateway's own bridge as they should be, although other programs flush the ruleset of the node, as
+//! `nft flush ruleset` and `firewall-cmd --reload` do.
+
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use switchyard_core::backoff::Backoff;
+use switchyard_core::logged_texts::LoggedTexts;
+use switchyard_core::{Error, Result};
+use switchyard_network::nft::{NftFamily, NftMonitor, Repair};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::NativeBridge;
+use crate::base::error::from_network;
+use crate::base::fs::blocking;
+
+/// The interval of looks at the tables while nobody is noticed to change them: notifications may be lost.
+const LOOK_INTERVAL: Duration = Duration::from_secs(60);
+/// The pause between a change by others and the look at it, in which they finish what they are at. A flush is mended within two seconds.
+const SETTLE: Duration = Duration::from_millis(300);
+/// The first and the longest pause after a look that failed.
+const RETRY: (Duration, Duration) = (Duration::from_millis(500), LOOK_INTERVAL);
+/// The most texts that are logged while others change the tables again and again.
+const TEXTS_MAX: usize = 16;
+
+/// A monitor that tokio waits for.
+#[derive(Debug)]
+struct PolledMonitor(NftMonitor);
+
+/// The result of a look at the tables.
+#[derive(Default)]
+struct TableLook {
+    /// What was mended, for people.
+    mended: Vec<String>,
+    /// The port of the driver's socket, whose changes are our own.
+    own: Option<u32>,
+}
+
+impl AsRawFd for PolledMonitor {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+impl NativeBridge {
+    /// Restores the tables whenever others change them, from the first attachment on, until `stop`. Changes nothing without a need.
+    pub(crate) async fn watch(self: Arc<Self>, stop: CancellationToken) {
+        tokio::select! {
+            () = self.keep_tables() => {}
+            () = stop.cancelled() => {}
+        }
+    }
+
+    /// Never ends. Cancel-safe: a look that has begun is completed on its thread.
+    async fn keep_tables(&self) {
+        self.in_use.cancelled().await;
+        let mut logged = LoggedTexts::at_most(TEXTS_MAX);
+        let mut backoff = Backoff::new(RETRY.0, RETRY.1);
+        let mut monitor = None;
+        loop {
+            // Opened before the look, so that it reports what others change after it.
+            let opened = self.open(&mut monitor).await;
+            let looked = self.look().await;
+            let errors = [opened.as_ref().err(), looked.as_ref().err()];
+            for error in errors.into_iter().flatten() {
+                log_once(&mut logged, error);
+            }
+            let works = opened.is_ok() && looked.is_ok();
+            let TableLook { mended, own } = looked.unwrap_or_default();
+            for text in mended.iter().filter(|text| logged.is_new(text)) {
+                tracing::warn!(
+                    what = text,
+                    "another program has changed the rules of the gateway's own bridge: they are restored"
+                );
+            }
+            let pause = if works {
+                backoff.reset();
+                LOOK_INTERVAL
+            } else {
+                backoff.pause()
+            };
+            match timeout(pause, changed(&mut monitor, own)).await {
+                Ok(Ok(())) => sleep(SETTLE).await,
+                // Another one is opened.
+                Ok(Err(error)) => {
+                    log_once(&mut logged, &error);
+                    monitor = None;
+                    backoff.wait().await;
+                }
+                // Nobody has changed anything for so long: what comes now is another trouble.
+                Err(_) if works && mended.is_empty() => logged.clear(),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Opens the monitor, if there is none.
+    async fn open(&self, monitor: &mut Option<AsyncFd<PolledMonitor>>) -> Result<()> {
+        if monitor.is_some() {
+            return Ok(());
+        }
+        let table = self.driver.table().clone();
+        let opened = blocking(move || NftMonitor::open(table).map_err(from_network)).await?;
+        let polled = AsyncFd::with_interest(PolledMonitor(opened), Interest::READABLE);
+        *monitor = Some(polled.map_err(cannot_wait)?);
+        Ok(())
+    }
+
+    /// Looks at the tables, and mends them.
+    async fn look(&self) -> Result<TableLook> {
+        let driver = Arc::clone(&self.driver);
+        blocking(move || {
+            let restored = driver.restore().map_err(from_network)?;
+            let mended = restored.into_iter();
+            Ok(TableLook {
+                mended: mended
+                    .filter_map(|(family, repair)| mended_text(family, repair))
+                    .collect(),
+                own: driver.socket_port(),
+            })
+        })
+        .await
+    }
+}
+
+/// Waits until others have changed one of the tables; for ever without a monitor. Cancel-safe.
+async fn changed(monitor: &mut Option<AsyncFd<PolledMonitor>>, own: Option<u32>) -> Result<()> {
+    let Some(monitor) = monitor else {
+        return std::future::pending().await;
+    };
+    loop {
+        let mut ready = monitor.readable_mut().await.map_err(cannot_wait)?;
+        let notice = ready
+            .get_inner_mut()
+            .0
+            .read(own.as_slice())
+            .map_err(from_network)?;
+        if !notice.more {
+            ready.clear_ready();
+        }
+        if !notice.families.is_empty() {
+            return Ok(());
+        }
+    }
+}
+
+/// The error of a descriptor of the monitor.
+fn cannot_wait(fault: std::io::Error) -> Error {
+    Error::internal("wait for changes of the ruleset").with_source(fault)
+}
+
+fn log_once(logged: &mut LoggedTexts, error: &Error) {
+    let report = error.report();
+    if logged.is_new(&report) {
+        tracing::warn!(
+            error = report,
+            "cannot keep the rules of the gateway's own bridge as they should be: trying again"
+        );
+    }
+}
+
+/// What a repair has changed, for people; `None` for nothing.
+fn mended_text(family: NftFamily, repair: Repair) -> Option<String> {
+    let family = family.name();
+    match repair {
+        Repair::Nothing => None,
+        Repair::Elements { added, removed } => Some(format!(
+            "family {family}: {added} elements were missing, {removed} were too many"
+        )),
+        Repair::Whole => Some(format!(
+            "family {family}: the table was missing, or had other sets, chains or rules"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repair_is_told_by_what_it_has_changed() {
+        let elements = |added, removed| Repair::Elements { added, removed };
+        for (family, repair, expected) in [
+            (NftFamily::Ip4, Repair::Nothing, None),
+            (NftFamily::Ip6, Repair::Nothing, None),
+            (
+                NftFamily::Ip4,
+                elements(2, 0),
+                Some("family ip: 2 elements were missing, 0 were too many"),
+            ),
+            (
+                NftFamily::Ip6,
+                elements(0, 1),
+                Some("family ip6: 0 elements were missing, 1 were too many"),
+            ),
+            (
+                NftFamily::Ip4,
+                Repair::Whole,
+                Some("family ip: the table was missing, or had other sets, chains or rules"),
+            ),
+        ] {
+            assert_eq!(mended_text(family, repair).as_deref(), expected);
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The gateway's own bridge without plugins: what holds as with plugins, and what the daemon alone does.
+
+use std::fs;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use switchyard_containerd::config::BridgeDriverChoice::{self, Cni, Native};
+use switchyard_core::ErrorKind;
+use switchyard_core::backend::{Backend, SandboxBackend};
+use switchyard_core::id::SandboxId;
+use switchyard_core::spec::{PortMapping, Protocol};
+use switchyard_network::nft::{NftFamily, NftTables};
+use switchyard_tests::host::{eventually, free_port};
+
+use super::bridge::{
+    LIMIT, SERVE, ask_for_a_mac_address, ask_for_an_address, get_distinct_addresses,
+    have_both_families, is_greeted, keep_an_address, mapping, publish_a_port, reach_its_own_port,
+};
+use super::{CallerFixture, bridged};
+
+tests_with_driver! {
+    Native:
+    port_is_published_only_on_the_given_address => publish_a_port,
+    a_task_reaches_its_own_published_port => reach_its_own_port,
+    sandbox_has_requested_mac_address_and_host_entries => ask_for_a_mac_address,
+    sandbox_on_a_bridge_of_both_families_has_files_that_name_both => have_both_families,
+    sandbox_gets_its_requested_address_or_fails => ask_for_an_address,
+    concurrent_sandboxes_get_distinct_addresses_and_release_them => get_distinct_addresses,
+    restarted_sandbox_keeps_its_address_or_is_refused => keep_an_address,
+}
+
+/// A sandbox on the bridge with a task that greets at a published port, and the address of that.
+async fn greeting(caller: &CallerFixture) -> (SandboxId, SocketAddr) {
+    let published = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+    let ports = vec![mapping(
+        Protocol::Tcp,
+        Ipv4Addr::LOCALHOST,
+        published.port(),
+    )];
+    let (sandbox, _) = caller
+        .sandbox(|spec| spec.network = bridged(|network| network.ports = ports))
+        .await;
+    caller.task(sandbox, SERVE, |_| {}).await;
+    assert_greets(published);
+    (sandbox, published)
+}
+
+#[track_caller]
+fn assert_greets(published: SocketAddr) {
+    assert!(
+        eventually(LIMIT, || is_greeted(published)),
+        "nobody answers on {published}"
+    );
+}
+
+/// Removes the daemon's tables, as a flush of the ruleset does.
+fn remove_tables(mut tables: NftTables) {
+    for family in NftFamily::ALL {
+        tables.remove(family).expect("root may remove them");
+    }
+}
+
+/// Replaces the backend by one with this driver, as a restart with another configuration.
+async fn reopen(caller: &mut CallerFixture, driver: BridgeDriverChoice) {
+    let change = |settings: &mut switchyard_containerd::Settings| {
+        settings.network.bridge.driver = driver;
+    };
+    caller.backend = tokio::task::block_in_place(|| caller.fixture.reopen_with(change));
+    caller.backend.recover().await.expect("it recovers");
+}
+
+fn is_made_by_the_daemon(caller: &CallerFixture, id: SandboxId) -> bool {
+    let sandboxes = caller.fixture.root().state().join("sandboxes");
+    let journal = fs::read_to_string(sandboxes.join(id.to_string()).join("cni.json"));
+    let journal = journal.expect("it is attached");
+    journal.contains("\"switchyard.driver\":\"native\"")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_that_another_program_removes_come_back() {
+    let caller = CallerFixture::with_driver(Native).await;
+    let (_, published) = greeting(&caller).await;
+    for _ in 0..2 {
+        remove_tables(caller.fixture.root().bridge().tables());
+        assert_greets(published);
+    }
+    caller.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_that_were_removed_while_no_daemon_ran_come_back_with_the_next_one() {
+    let mut caller = CallerFixture::with_driver(Native).await;
+    let (sandbox, published) = greeting(&caller).await;
+    caller.backend = tokio::task::block_in_place(|| caller.fixture.reopen_with(|_| {}));
+    remove_tables(caller.fixture.root().bridge().tables());
+    caller.backend.recover().await.expect("it recovers");
+    assert_greets(published);
+    let stopped = caller.backend.stop_sandbox(sandbox).await;
+    stopped.expect("it can be stopped");
+    assert!(!is_greeted(published), "{published} still leads somewhere");
+    caller.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attachment_is_undone_by_whoever_made_it_whatever_the_key_says_by_then() {
+    let mut caller = CallerFixture::with_driver(Native).await;
+    let (by_daemon, first) = greeting(&caller).await;
+    assert!(is_made_by_the_daemon(&caller, by_daemon));
+    reopen(&mut caller, Cni).await;
+    let (by_plugins, second) = greeting(&caller).await;
+    assert!(!is_made_by_the_daemon(&caller, by_plugins));
+    assert_greets(first);
+    // The tables are kept for what is attached, also without the key.
+    remove_tables(caller.fixture.root().bridge().tables());
+    assert_greets(first);
+    let stop = async |caller: &CallerFixture, id| {
+        let stopped = caller.backend.stop_sandbox(id).await;
+        stopped.expect("it can be stopped");
+    };
+    stop(&caller, by_daemon).await;
+    assert!(!is_greeted(first) && is_greeted(second));
+    reopen(&mut caller, Native).await;
+    assert!(is_greeted(second));
+    stop(&caller, by_plugins).await;
+    assert!(!is_greeted(second));
+    caller.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn port_on_all_addresses_of_a_family_is_published_on_each() {
+    let caller = CallerFixture::with_driver(Native).await;
+    let port = free_port();
+    let ports = vec![mapping(Protocol::Tcp, Ipv4Addr::UNSPECIFIED, port)];
+    let (sandbox, _) = caller
+        .sandbox(|spec| spec.network = bridged(|network| network.ports = ports))
+        .await;
+    caller.task(sandbox, SERVE, |_| {}).await;
+    for host in [
+        Ipv4Addr::LOCALHOST,
+        caller.fixture.root().bridge().gateway(),
+    ] {
+        assert_greets((host, port).into());
+    }
+    caller.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn port_on_the_loopback_address_of_ipv6_is_refused_before_anything_is_made() {
+    let caller = CallerFixture::with_driver(Native).await;
+    let port = PortMapping {
+        protocol: Protocol::Tcp,
+        container_port: 80,
+        host_port: free_port(),
+        host_ip: Some(Ipv6Addr::LOCALHOST.into()),
+    };
+    let refused = caller
+        .try_sandbox(|spec| spec.network = bridged(|network| network.ports = vec![port]))
+        .await
+        .expect_err("no packet from there is forwarded");
+    assert_eq!(refused.kind(), ErrorKind::FailedPrecondition);
+    assert!(refused.report().contains("a proxy"), "{}", refused.report());
+    assert_eq!(
+        caller.fixture.root().bridge().in_use(),
+        Vec::<String>::new()
+    );
+    caller.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_says_who_attaches_to_the_bridge() {
+    let mut caller = CallerFixture::with_driver(Native).await;
+    let driver = |caller: &CallerFixture| {
+        let facts = caller.backend.status().facts;
+        facts.get("network.bridge.driver").cloned()
+    };
+    assert_eq!(driver(&caller).as_deref(), Some("native"));
+    reopen(&mut caller, Cni).await;
+    assert_eq!(driver(&caller).as_deref(), Some("cni"));
+    caller.close().await;
+}
