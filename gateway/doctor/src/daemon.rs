@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use switchyard_config::{Config, ContainerdMode};
 use switchyard_containerd::SNAPSHOTTER_UNUSABLE;
+use switchyard_containerd::config::BridgeDriverChoice;
 use switchyard_linux::report;
 use switchyard_operator_api::VERSION;
 use switchyard_operator_api::{PartView, StatusReport, TroubleView};
@@ -343,6 +344,13 @@ fn shared(one: &Config, other: &Config) -> Vec<String> {
     note(
         both_nomad && is_same_bridge && !is_same_dir,
         "network.bridge.name, with another addresses_dir",
+        bridge.name.clone(),
+    );
+    // Each would restore the tables of the bridge to what it knows itself.
+    let of_both = [bridge.driver, other.network.bridge.driver];
+    note(
+        is_same_bridge && of_both.contains(&BridgeDriverChoice::Native),
+        "network.bridge.name, with the driver native",
         bridge.name.clone(),
     );
     let is_same_subnet = bridge

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use switchyard_cni::NetworkList;
+use switchyard_containerd::config::BridgeDriverChoice;
 use switchyard_core::spec::Subnet;
 use switchyard_linux::packages::Needed;
 use switchyard_linux::report;
@@ -71,7 +72,9 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
         });
         found.extend(policies);
     }
-    if facts.config.nomad.enabled {
+    // Where the kernel cannot do without plugins, that is a finding of its own.
+    let is_native = facts.config.network.bridge.driver == BridgeDriverChoice::Native;
+    if facts.config.nomad.enabled && !is_native {
         found.extend(bridge_plugins(facts));
         let missing = FILTERS.iter().map(|filter| filter.program);
         let missing: Vec<&str> = missing

@@ -281,11 +281,11 @@ fn instances_that_share_something() {
         }
     };
     let apart = "[paths]\nstate = \"/srv/state\"\nrun = \"/srv/run\"\n[admin]\nlisten = \"127.0.0.1:9641\"\n\
-                 [network.bridge]\nname = \"other0\"\nsubnets = [\"10.99.0.0/16\"]";
+                 [network.bridge]\ndriver = \"native\"\nname = \"other0\"\nsubnets = [\"10.99.0.0/16\"]";
     check(second(apart), &[]);
-    let shared = "[paths]\nrun = \"/srv/run\"\n[network.bridge]\naddresses_dir = \"/srv/cni\"";
+    let shared = "[paths]\nrun = \"/srv/run\"\n[network.bridge]\naddresses_dir = \"/srv/cni\"\ndriver = \"native\"";
     let found = check(second(shared), &["SY813 error"]);
-    for key in ["paths.state", "admin.listen", "network.bridge.name"] {
+    for key in ["paths.state", "admin.listen", "addresses_dir", "native"] {
         assert!(found[0].found.contains(key), "{found:?}");
     }
     assert!(!found[0].found.contains("paths.run"), "{found:?}");

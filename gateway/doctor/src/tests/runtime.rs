@@ -226,6 +226,11 @@ fn plugins_that_are_missing() {
     );
     check(|node| node.remove("/usr/bin/iptables"), &["SY305 error"]);
     check(|node| node.remove("/usr/bin/ip6tables"), &["SY305 error"]);
+    let without_programs = |node: &mut TestNode| {
+        node.config("[network.bridge]\ndriver = \"native\"");
+        node.remove("/usr/bin/iptables");
+    };
+    check(without_programs, &[]);
 }
 
 #[test]
