@@ -7,8 +7,11 @@ use std::time::Duration;
 use switchyard_cni as cni;
 use switchyard_core::{Error, ErrorKind, Reason};
 use switchyard_namespaces as namespaces;
-use switchyard_network::addresses::AddressError;
 use tonic::{Code, Status};
+
+mod network;
+
+pub(crate) use network::from_network;
 
 /// The error for a status of containerd. `what` names the operation and its object.
 pub(crate) fn from_status(what: &str, status: Status) -> Error {
@@ -209,39 +212,6 @@ pub(crate) fn from_cni(error: cni::Error) -> Error {
     Error::new(kind, text).with_source(error)
 }
 
-/// Converts an error of the network crate: `FailedPrecondition` for an address that cannot be had, `ResourceExhausted` for a limit of the
-/// node or if no address is free, `Unavailable` while others hold the directory of addresses, else `Internal`.
-pub(crate) fn from_network(error: impl StdError + Send + Sync + 'static) -> Error {
-    let kind =
-        kind_by_addresses(&error).unwrap_or_else(|| exhausted_or(ErrorKind::Internal, &error));
-    Error::new(kind, "network").with_source(error)
-}
-
-/// The kind of an error that is, or is caused by, one of the assignment of addresses; `None` if the rest of the error decides.
-fn kind_by_addresses(error: &(dyn StdError + 'static)) -> Option<ErrorKind> {
-    let mut next = Some(error);
-    while let Some(cause) = next {
-        match cause.downcast_ref::<AddressError>() {
-            Some(
-                AddressError::OutOfRange { .. }
-                | AddressError::Gateway { .. }
-                | AddressError::TwoOfOneSet { .. }
-                | AddressError::Taken { .. },
-            ) => return Some(ErrorKind::FailedPrecondition),
-            Some(AddressError::Full { .. }) => return Some(ErrorKind::ResourceExhausted),
-            Some(AddressError::Busy { .. }) => return Some(ErrorKind::Unavailable),
-            Some(
-                AddressError::Name { .. }
-                | AddressError::Range { .. }
-                | AddressError::TooMany { .. }
-                | AddressError::File { .. },
-            )
-            | None => next = cause.source(),
-        }
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use std::io;
@@ -356,59 +326,6 @@ mod tests {
             let named = report.contains("network.plugin_timeout_seconds");
             assert_eq!(named, is_late, "{report}");
         }
-    }
-
-    #[test]
-    fn error_of_the_network_has_the_kind_of_what_can_be_done_about_it() {
-        let network = || "switchyard0".to_owned();
-        let ranges = || "172.26.80.0/20".to_owned();
-        let address: std::net::IpAddr = [172, 26, 80, 7].into();
-        let taken = AddressError::Taken {
-            network: network(),
-            address,
-            holder: "another container".to_owned(),
-        };
-        let out_of_range = AddressError::OutOfRange {
-            network: network(),
-            address,
-            ranges: ranges(),
-        };
-        let gateway = AddressError::Gateway {
-            network: network(),
-            address,
-        };
-        let full = AddressError::Full {
-            network: network(),
-            ranges: ranges(),
-        };
-        let busy = AddressError::Busy {
-            lock: "/var/lib/cni/networks/switchyard0/lock".into(),
-            waited: Duration::from_secs(10),
-        };
-        let no_space = |code| AddressError::File {
-            doing: "write",
-            path: "/var/lib/cni/networks/switchyard0/172.26.80.7".into(),
-            source: io::Error::from_raw_os_error(code),
-        };
-        for (error, kind) in [
-            (taken, ErrorKind::FailedPrecondition),
-            (out_of_range, ErrorKind::FailedPrecondition),
-            (gateway, ErrorKind::FailedPrecondition),
-            (full, ErrorKind::ResourceExhausted),
-            (busy, ErrorKind::Unavailable),
-            // ENOSPC and EIO.
-            (no_space(28), ErrorKind::ResourceExhausted),
-            (no_space(5), ErrorKind::Internal),
-        ] {
-            let text = error.to_string();
-            // However deep it is told.
-            let deep = Error::internal("attach").with_source(error);
-            let error = from_network(deep);
-            assert_eq!(error.kind(), kind, "{text}");
-            assert!(error.report().contains(&text), "{}", error.report());
-        }
-        let refused = from_network(io::Error::other("operation not permitted"));
-        assert_eq!(refused.kind(), ErrorKind::Internal);
     }
 
     #[test]

@@ -64,9 +64,9 @@ pub(crate) struct NativeBridge {
 /// The attachments that predecessors have made by this driver.
 #[derive(Debug, Default)]
 struct FoundAttachments {
-    /// Those whose namespace and addresses are there.
-    whole: Vec<driver::Attachment>,
-    /// True if there are others: cut off, or of an earlier boot.
+    /// Those whose namespace is there; one that was cut off has no addresses on record.
+    there: Vec<driver::Attachment>,
+    /// True if there are journals of others.
     has_others: bool,
     /// True if a journal could not be read.
     has_unread: bool,
@@ -278,13 +278,13 @@ impl NativeBridge {
             }
         };
         self.knows_all.store(!found.has_unread, Ordering::Relaxed);
-        if found.whole.is_empty() && !found.has_others && !self.is_chosen() {
+        if found.there.is_empty() && !found.has_others && !self.is_chosen() {
             return;
         }
-        let adopted = found.whole.len();
+        let adopted = found.there.len();
         let driver = Arc::clone(&self.driver);
         let restored = blocking(move || {
-            found.whole.iter().for_each(|one| driver.adopt(one));
+            found.there.iter().for_each(|one| driver.adopt(one));
             driver.restore().map_err(from_network)
         });
         match restored.await {
@@ -335,10 +335,9 @@ impl NativeBridge {
         let result = saved.result(&journal).map_err(from_cni)?;
         // After a reboot the namespace is gone, with all that the kernel had of it. One that cannot be looked at counts as there.
         let is_there = namespaces::is_namespace_file(&netns_of(dirs)).unwrap_or(true);
-        if is_there && result.is_some() {
-            found
-                .whole
-                .push(self.described(id, &saved, result.as_ref())?);
+        if is_there {
+            let attachment = self.described(id, &saved, result.as_ref())?;
+            found.there.push(attachment);
         } else {
             found.has_others = true;
         }

@@ -84,14 +84,14 @@ fn attachments_of_this_boot_are_taken_over_and_an_unread_one_is_told() {
     };
     let bridge = bridge();
     let found = || bridge.find(&layout).unwrap();
-    let is = |whole: &[SandboxId], has_others: bool, has_unread: bool| {
+    let is = |there: &[SandboxId], has_others: bool, has_unread: bool| {
         let found = found();
         let holders: BTreeSet<String> = found
-            .whole
+            .there
             .iter()
             .map(|one| one.holder.container_id().to_owned())
             .collect();
-        let expected: BTreeSet<String> = whole.iter().map(ToString::to_string).collect();
+        let expected: BTreeSet<String> = there.iter().map(ToString::to_string).collect();
         assert_eq!(holders, expected);
         assert_eq!(
             (found.has_others, found.has_unread),
@@ -104,18 +104,20 @@ fn attachments_of_this_boot_are_taken_over_and_an_unread_one_is_told() {
     let plugins = GOLDEN.replacen(",\"switchyard.driver\":\"native\"", "", 1);
     sandbox(Some(&plugins), true);
     is(&[], false, false);
-    let whole = [sandbox(Some(GOLDEN), true), sandbox(Some(GOLDEN), true)];
-    is(&whole, false, false);
-    // Of an earlier boot, and cut off.
+    // The second one was cut off before its addresses were on record.
+    let there = [sandbox(Some(GOLDEN), true), sandbox(Some(parts().0), true)];
+    is(&there, false, false);
+    // Of an earlier boot.
     sandbox(Some(GOLDEN), false);
-    is(&whole, true, false);
-    sandbox(Some(parts().0), true);
-    is(&whole, true, false);
+    is(&there, true, false);
     let other = GOLDEN.replacen("\"native\"", "\"ipvlan\"", 1);
-    sandbox(Some(&other), true);
-    is(&whole, true, true);
-    sandbox(Some("nonsense"), true);
-    is(&whole, true, true);
+    let damaged = format!("{}\n{{\"ips\":7}}", parts().0);
+    for unread in [other.as_str(), "nonsense", damaged.as_str()] {
+        let id = sandbox(Some(unread), true);
+        is(&there, true, true);
+        fs::remove_dir_all(layout.sandbox(id).state).unwrap();
+        is(&there, true, false);
+    }
 }
 
 #[test]
