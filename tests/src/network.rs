@@ -8,6 +8,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::json;
 use switchyard_network::nft::{Element, NftFamily, NftTables, TableName};
@@ -16,6 +17,8 @@ use crate::{host, prereq};
 
 /// The directory of [`TestNetwork::of_gateway`] below that of a test.
 pub const GATEWAY_DIR: &str = "bridge";
+/// Time for the kernel to end a network namespace, on a busy machine.
+const END_LIMIT: Duration = Duration::from_secs(10);
 /// The file that records the common prefix of all addresses of the gateway's own network.
 const SUBNET_FILE: &str = "addresses-begin";
 
@@ -167,11 +170,10 @@ impl TestNetwork {
         }
         let ports = Path::new("/sys/class/net").join(self.bridge()).join("brif");
         for entry in fs::read_dir(ports).into_iter().flatten().flatten() {
-            found.push(format!(
-                "interface {} at {}",
-                entry.file_name().to_string_lossy(),
-                self.bridge()
-            ));
+            let port = entry.file_name().to_string_lossy().into_owned();
+            if !is_ending(&port) {
+                found.push(format!("interface {port} at {}", self.bridge()));
+            }
         }
         let prefix = self.address_prefix();
         let passes = v4.accepting(&prefix);
@@ -246,6 +248,16 @@ pub fn clear(path: &Path, digits: &str) -> Vec<String> {
         );
     }
     left
+}
+
+/// Returns whether an interface is down, as the daemon leaves that of a sandbox which it has detached, and goes with the namespace, which the
+/// kernel ends in its own time.
+fn is_ending(interface: &str) -> bool {
+    let interface = Path::new("/sys/class/net").join(interface);
+    let flags = fs::read_to_string(interface.join("flags")).unwrap_or_default();
+    let flags = flags.trim().trim_start_matches("0x");
+    let is_up = u32::from_str_radix(flags, 16).is_ok_and(|flags| flags & 1 == 1);
+    !is_up && host::eventually(END_LIMIT, || !interface.exists())
 }
 
 /// `None` where the kernel has no netfilter by netlink: then there are no tables.
