@@ -9,7 +9,7 @@
 //!   │    ├── exit             Exits: observed, persisted, then reported
 //!   │    └── storage, cgroups snapshots, volumes and quotas; what is done to a task's cgroup
 //!   ├── sandbox            Sandboxes: pinned namespaces, files, infra process
-//!   ├── node, network      what the node can do; CNI
+//!   ├── node, network      what the node can do; CNI, and the bridge of the gateway
 //!   ├── image              registry ──► content ──► snapshots, one download however many ask
 //!   ├── processes, predecessor_calls   ends processes, protects exits, waits for calls of a predecessor
 //!   ├── blockers           processes that hold up operations
