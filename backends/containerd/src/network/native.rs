@@ -25,6 +25,7 @@ use switchyard_namespaces::{self as namespaces, Ns};
 use switchyard_network::addresses::Holder;
 use switchyard_network::driver::{self, AttachRequest, BridgeDriver, BridgeSettings};
 use switchyard_network::netlink::LinkName;
+use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -59,6 +60,8 @@ pub(crate) struct NativeBridge {
     in_use: CancellationToken,
     /// True if the attachments of all predecessors are known.
     knows_all: AtomicBool,
+    /// Notified when connections may go on to where a port led before.
+    past_flows: Notify,
 }
 
 /// The attachments that predecessors have made by this driver.
@@ -104,6 +107,7 @@ impl NativeBridge {
             fault,
             in_use: CancellationToken::new(),
             knows_all: AtomicBool::new(false),
+            past_flows: Notify::new(),
         })
     }
 
@@ -191,7 +195,9 @@ impl NativeBridge {
     ) -> Result<Vec<IpAddr>> {
         let driver = Arc::clone(&self.driver);
         let asked = Arc::clone(request);
-        let attached = match blocking(move || Ok(driver.attach(&asked))).await? {
+        let attached = blocking(move || Ok(driver.attach(&asked))).await?;
+        self.past_flows.notify_one();
+        let attached = match attached {
             Ok(attached) => attached,
             Err(error) => {
                 if error.is_undone() {
@@ -215,7 +221,9 @@ impl NativeBridge {
         journal: &Path,
     ) -> Result<()> {
         let driver = Arc::clone(&self.driver);
-        blocking(move || driver.detach(&attachment).map_err(from_network)).await?;
+        let detached = blocking(move || driver.detach(&attachment).map_err(from_network)).await;
+        self.past_flows.notify_one();
+        detached?;
         remove_journal(journal).await;
         Ok(())
     }

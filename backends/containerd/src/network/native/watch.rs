@@ -1,5 +1,5 @@
 //! Keeps the tables of the gateway's own bridge as they should be, although other programs flush the ruleset of the node, as
-//! `nft flush ruleset` and `firewall-cmd --reload` do.
+//! `nft flush ruleset` and `firewall-cmd --reload` do; and removes connections behind the answer to a detachment.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
@@ -47,11 +47,31 @@ impl AsRawFd for PolledMonitor {
 }
 
 impl NativeBridge {
-    /// Restores the tables whenever others change them, from the first attachment on, until `stop`. Changes nothing without a need.
+    /// Restores the tables whenever others change them, and removes connections of lost ports, until `stop`. Changes nothing without a need.
     pub(crate) async fn watch(self: Arc<Self>, stop: CancellationToken) {
         tokio::select! {
             () = self.keep_tables() => {}
+            () = self.forget_past_flows() => {}
             () = stop.cancelled() => {}
+        }
+    }
+
+    /// Removes the connections that go on to where a port led before, once for several attachments and detachments, behind the answers to
+    /// them. Never ends. Cancel-safe.
+    async fn forget_past_flows(&self) {
+        loop {
+            self.past_flows.notified().await;
+            let driver = Arc::clone(&self.driver);
+            let forgotten = blocking(move || {
+                driver.forget_past_flows();
+                Ok(())
+            });
+            if let Err(error) = forgotten.await {
+                tracing::debug!(
+                    error = error.report(),
+                    "connections to ports of former containers stay"
+                );
+            }
         }
     }
 
