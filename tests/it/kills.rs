@@ -69,7 +69,7 @@ fn every_crash_point_has_a_kill_test() {
         );
     }
     // `swarm::kills` kills another process than the daemon, and `swarm::logs` and `swarm::bridges` a daemon in a
-    // swarm.
+    // swarm; `nomad::kills` one without plugins.
     let others = [
         Operation::FirstStart,
         Operation::JoinSwarm,
@@ -77,6 +77,8 @@ fn every_crash_point_has_a_kill_test() {
         Operation::RotateLog,
         Operation::HoldClusterBridge,
         Operation::LeaveClusterBridge,
+        Operation::AttachToBridge,
+        Operation::DetachFromBridge,
     ];
     let elsewhere = in_the_guest.map(|(operation, _)| operation);
     let elsewhere = elsewhere

@@ -18,6 +18,7 @@ use switchyard_tests::nomad::{Agent, BlockingDriver, TaskSetup};
 use switchyard_tests::shards::own_points_of_this_run;
 use tonic::Status;
 
+use super::networks::NATIVE;
 use super::shell;
 use crate::images::{save, with_file};
 
@@ -35,6 +36,14 @@ const NETWORKS: [(CrashPoint, u32); 5] = [
     (PluginAdded, 3),
     (ResultSaved, 3),
 ];
+
+/// Points at which the creation of its network without plugins may be cut off. The first sandbox alone makes the bridge.
+fn attach_steps() -> impl Iterator<Item = (CrashPoint, u32)> {
+    let steps = Operation::AttachToBridge.crash_points().iter().copied();
+    let of_each = steps.filter(|step| *step != BridgeMade);
+    let all = [BridgeMade].into_iter().chain(of_each).chain([ResultSaved]);
+    all.map(|step| (step, 1))
+}
 
 /// Points at which a start may be cut off: the task of [`shell`] has neither a network nor an infra process
 /// nor a volume of its image, and its agent makes and reads its FIFOs.
@@ -258,12 +267,44 @@ fn output_of_a_task_has_no_end_while_its_start_is_interrupted() {
 
 #[test]
 fn network_creation_interrupted_by_kill_is_rolled_back_and_repeated() {
-    let node = TestNode::start();
+    interrupt_networks(&TestNode::start(), own_points_of_this_run(NETWORKS));
+}
+
+#[test]
+fn network_creation_without_plugins_interrupted_by_kill_is_rolled_back_and_repeated() {
+    let node = TestNode::start_with(NATIVE, |_| {});
+    interrupt_networks(&node, own_points_of_this_run(attach_steps()));
+}
+
+#[test]
+fn network_removal_without_plugins_interrupted_by_kill_is_completed_by_retry() {
+    let node = TestNode::start_with(NATIVE, |_| {});
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
-    for at in own_points_of_this_run(NETWORKS) {
-        let config = json!({ "image": node.image(), "command": "sh", "args": ["-c", "echo begun; exec sleep 1000"] });
-        let task = TaskSetup::new(node.root(), &agent, "task", &config);
-        let started = amid_nth(&node, at, || {
+    let steps = Operation::DetachFromBridge.crash_points().iter().copied();
+    for step in own_points_of_this_run(steps.chain([JournalRemoved])) {
+        let mut task = bridged(&node, &agent);
+        agent.driver().start(&task.config).expect("it starts");
+        task.wait_stdout(|text| text.contains("begun"));
+        amid(&node, step, || {
+            as_agent(&agent, |driver| driver.destroy(task.id(), true))
+        });
+        task.remove_cgroups();
+        drop(task);
+        node.assert_clean();
+    }
+}
+
+/// A task on the gateway's own bridge.
+fn bridged(node: &TestNode, agent: &Agent) -> TaskSetup {
+    let config = json!({ "image": node.image(), "command": "sh", "args": ["-c", "echo begun; exec sleep 1000"] });
+    TaskSetup::new(node.root(), agent, "task", &config)
+}
+
+fn interrupt_networks(node: &TestNode, points: Vec<(CrashPoint, u32)>) {
+    let agent = Arc::new(Agent::start(node.root(), &json!({})));
+    for at in points {
+        let task = bridged(node, &agent);
+        let started = amid_nth(node, at, || {
             as_agent(&agent, |driver| driver.start(&task.config))
         });
         assert!(

@@ -21,7 +21,7 @@ use switchyard_tests::prereq;
 const SOON: Duration = Duration::from_secs(20);
 
 /// The configuration of a daemon that attaches tasks to its bridge itself.
-const NATIVE: &str = "[network.bridge]\ndriver = \"native\"\n";
+pub(super) const NATIVE: &str = "[network.bridge]\ndriver = \"native\"\n";
 
 /// A task that serves one line on a port, and says its addresses.
 fn server(node: &TestNode, agent: &Agent, port: u16, more: Value) -> TaskSetup {
