@@ -145,6 +145,14 @@ impl TableName {
         }
     }
 
+    /// Returns the name of a table, if it is one of an instance.
+    pub(super) fn of_table(name: &str) -> Option<Self> {
+        match name.strip_prefix(TABLE)? {
+            "" => Some(Self::default()),
+            rest => Self::of_instance(rest.strip_prefix('_')?).ok(),
+        }
+    }
+
     /// Returns the name.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -325,6 +333,28 @@ mod tests {
             assert!(TableName::of_instance(instance).is_err(), "{instance:?}");
         }
         assert_eq!(TableName::default().as_str(), "switchyard");
+    }
+
+    #[test]
+    fn only_names_of_instances_are_read_as_such() {
+        for name in ["switchyard", "switchyard_second", "switchyard_node_2"] {
+            let read = TableName::of_table(name).unwrap();
+            assert_eq!(read.as_str(), name);
+        }
+        for name in [
+            "",
+            "switchyar",
+            "switchyard_",
+            "switchyardx",
+            "switchyard2",
+            "switchyard_A",
+            "switchyard_a b",
+            "Switchyard",
+            "my_switchyard",
+            "kube-proxy",
+        ] {
+            assert_eq!(TableName::of_table(name), None, "{name}");
+        }
     }
 
     #[test]

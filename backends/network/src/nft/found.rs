@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::element::{DumpedElements, Element};
 use super::expression::Expression;
-use super::family::NftFamily;
+use super::family::{NftFamily, TableName};
 use super::message::{NFTABLES, NfMessage, attribute, attributes, messages, number, text};
 use super::rules::{BaseChain, CHAINS, rule_expressions, rules};
 use super::sets::TableSet;
@@ -109,6 +109,16 @@ impl FoundTable {
             foreign,
         })
     }
+}
+
+/// Returns the table that a message of a list of tables is about, if it is one of ours, of whatever instance.
+pub(super) fn table_of(message: &NfMessage<'_>) -> Option<(NftFamily, TableName)> {
+    if message.kind != NFTABLES | NEW_TABLE {
+        return None;
+    }
+    let family = NftFamily::from_number(message.family())?;
+    let table = TableName::of_table(text(message.body(), TABLE_NAME)?)?;
+    Some((family, table))
 }
 
 /// Adds what a message says about our table.

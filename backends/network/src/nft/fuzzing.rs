@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 
 use super::conntrack::{Flow, Flows};
 use super::family::NftFamily;
-use super::found::{FoundTable, Repair, repair};
+use super::found::{FoundTable, Repair, repair, table_of};
 use super::message::messages;
 use super::monitor::changed_by_others;
 use super::socket::NfAnswer;
 use super::transaction::{element_steps, transaction, verdict};
 
-/// Reads bytes as a dump of a table and of connections, as notifications, and as answers: no element that is read is of the other family or
-/// cannot be written, a repair towards what was found changes no element, and one towards nothing can be written.
+/// Reads bytes as a dump of tables and of connections, as notifications, and as answers: a table that is listed can be read, no element that
+/// is read is of the other family or cannot be written, a repair towards what was found changes no element, and one towards nothing can be
+/// written.
 ///
 /// # Panics
 /// If that does not hold.
@@ -21,6 +22,9 @@ pub fn netfilter(data: &[u8]) {
         let flows = messages(data).filter_map(|message| Flow::read(message.body(), family));
         let any = Flows::Of(std::net::Ipv4Addr::LOCALHOST.into());
         assert!(flows.filter(|flow| any.include(flow)).count() <= data.len());
+    }
+    for (family, table) in messages(data).filter_map(|message| table_of(&message)) {
+        assert!(FoundTable::read(data, family, table.as_str()).is_some());
     }
     assert!(changed_by_others(data, "switchyard", &[]).len() <= NftFamily::ALL.len());
     let answers: Vec<_> = messages(data)

@@ -8,7 +8,7 @@ use nix::sys::socket::SockFlag;
 use super::element::{DumpedElements, Element};
 use super::error::NftError;
 use super::family::{NftFamily, TableName};
-use super::found::{FoundTable, Repair, repair, steps_of};
+use super::found::{FoundTable, Repair, repair, steps_of, table_of};
 use super::message::{NFTABLES, NfHead, NfMessage, NfWriter, attribute, messages, number, text};
 use super::sets::TableSet;
 use super::socket::{NfAnswer, NfSocket};
@@ -65,6 +65,27 @@ impl NftTables {
         let socket =
             NfSocket::open(0, SockFlag::empty()).map_err(|source| NftError::Socket { source })?;
         Ok(Self { socket, table })
+    }
+
+    /// Returns the tables of all instances of the daemon that there are in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// [`NftError::Socket`], [`NftError::Query`].
+    pub fn list() -> Result<BTreeSet<(NftFamily, TableName)>, NftError> {
+        let mut socket =
+            NfSocket::open(0, SockFlag::empty()).map_err(|source| NftError::Socket { source })?;
+        let mut found = BTreeSet::new();
+        for family in NftFamily::ALL {
+            let dump = socket.dump(
+                NFTABLES | GET_TABLE,
+                family.number(),
+                |_| {},
+                |message| table_of(message).is_some(),
+            );
+            let dump = dump.map_err(NftError::query("list tables"))?;
+            found.extend(messages(&dump).filter_map(|message| table_of(&message)));
+        }
+        Ok(found)
     }
 
     /// Returns the port id of its socket, by which [`super::NftMonitor`] tells its changes from those of others.

@@ -90,6 +90,16 @@ fn dump_of_the_kernel_is_our_table() {
 }
 
 #[test]
+fn table_in_a_dump_of_the_kernel_is_listed() {
+    for family in NftFamily::ALL {
+        let listed: Vec<_> = messages(&dumps_of(family))
+            .filter_map(|message| table_of(&message))
+            .collect();
+        assert_eq!(listed, [(family, TableName::default())]);
+    }
+}
+
+#[test]
 #[expect(clippy::too_many_lines, reason = "it is one table of cases")]
 fn table_that_is_not_ours_is_made_anew() {
     let family = NftFamily::Ip4;

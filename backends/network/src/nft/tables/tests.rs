@@ -340,6 +340,33 @@ fn instances_have_tables_of_their_own() {
 }
 
 #[test]
+fn tables_of_all_instances_are_listed_and_no_others() {
+    in_private_netns(|| {
+        assert!(NftTables::list().unwrap().is_empty());
+        for (family, table) in [
+            ("ip", "switchyardx"),
+            ("inet", "switchyard"),
+            ("ip6", "switchyard_A"),
+            ("ip", "other"),
+        ] {
+            nft(&["add", "table", family, table]);
+        }
+        assert!(NftTables::list().unwrap().is_empty());
+        let second = TableName::of_instance("second").unwrap();
+        let ours = BTreeSet::from([
+            (NftFamily::Ip4, TableName::default()),
+            (NftFamily::Ip4, second.clone()),
+            (NftFamily::Ip6, second),
+        ]);
+        for (family, table) in &ours {
+            let mut tables = NftTables::open(table.clone()).unwrap();
+            tables.restore(*family, &elements(*family)).unwrap();
+        }
+        assert_eq!(NftTables::list().unwrap(), ours);
+    });
+}
+
+#[test]
 fn change_that_follows_a_look_is_tried_again() {
     in_private_netns(|| {
         prepare();
