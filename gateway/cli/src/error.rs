@@ -10,7 +10,7 @@ use switchyard_daemon::start_check::StartFaults;
 use switchyard_telemetry as telemetry;
 
 use crate::sources::MalformedSet;
-use crate::{cri, daemon, exec, logs, nomad, package};
+use crate::{cri, daemon, exec, logs, network, nomad, package};
 
 /// Reason why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +53,8 @@ pub(crate) enum CliError {
     Logs(#[from] logs::LogsError),
     #[error(transparent)]
     Cri(#[from] cri::CriError),
+    #[error(transparent)]
+    Network(#[from] network::NetworkError),
     #[error(transparent)]
     Nomad(#[from] nomad::NomadError),
     #[error(transparent)]

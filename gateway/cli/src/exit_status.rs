@@ -41,6 +41,7 @@ pub(super) fn of(error: &CliError) -> u8 {
         | CliError::Exec(_)
         | CliError::Logs(_)
         | CliError::Cri(_)
+        | CliError::Network(_)
         | CliError::Nomad(_)
         | CliError::Package(_)
         | CliError::Bundle(_)

@@ -26,6 +26,7 @@ use crate::output::{Format, print, print_error, print_json};
 use crate::sources::{ServeArgs, SourceArgs, file_sources};
 
 mod admin_socket;
+mod attachments;
 mod bundle;
 mod config_check;
 mod config_files;
@@ -47,6 +48,7 @@ mod log_output;
 mod logkeeper;
 mod logs;
 mod memory;
+mod network;
 mod nomad;
 mod nomad_links;
 mod output;
@@ -124,6 +126,9 @@ enum CliCommand {
     Top(top::TopArgs),
     /// List devices and host ports with their holders, or end a lease.
     Devices(devices::DevicesArgs),
+    /// Show or remove the tables of nf_tables that connect containers on bridges of the gateway; a daemon need not run.
+    #[command(subcommand)]
+    Network(network::NetworkCommand),
     /// Print a link that opens the status page in a browser, once.
     Page(page::PageArgs),
     /// Look at the node, and show what is wrong or will be, and how to mend it. Exit status 1 if anything is
@@ -268,6 +273,7 @@ fn run(command: CliCommand) -> Result<ExitCode, CliError> {
         CliCommand::Logs(args) => return Ok(block_on(logs::logs(&args))??),
         CliCommand::Top(args) => block_on(top::top(&args))??,
         CliCommand::Devices(args) => block_on(devices::run(&args))??,
+        CliCommand::Network(command) => network::network(&command)?,
         CliCommand::Page(args) => block_on(page::page(&args))??,
         CliCommand::Doctor(args) => {
             return doctor::doctor(&args, file_sources(args.config.clone()));

@@ -10,9 +10,11 @@ use super::error::CliError;
 mod error;
 mod installation;
 mod judge;
+mod networks;
 mod removal;
 
 pub(super) use error::PackageError;
+pub(super) use removal::configurations;
 
 /// The state directory of the package, where its scripts look, whatever the configuration says.
 const STATE: &str = "/var/lib/switchyard";
@@ -28,6 +30,8 @@ pub(super) enum PackageCommand {
         #[arg(long)]
         upgrade: bool,
     },
+    /// Look whether a sandbox has a network that no earlier version ends; exit status 3 if there is one, or may be.
+    Networks,
     /// Prepare the removal of this program: write down where the daemon works, and remove the links of Nomad agents.
     Leave {
         /// The state directory of the package.
@@ -47,6 +51,7 @@ pub(super) fn run(command: PackageCommand) -> Result<ExitCode, CliError> {
     match command {
         PackageCommand::Before => return installation::before(),
         PackageCommand::After { upgrade } => return installation::after(upgrade),
+        PackageCommand::Networks => return networks::networks(),
         PackageCommand::Leave { dir } => removal::leave(&dir)?,
         PackageCommand::Return { dir } => removal::put_back(&dir)?,
     }

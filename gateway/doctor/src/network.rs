@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 use switchyard_cni::NetworkList;
 use switchyard_containerd::config::BridgeDriverChoice;
+use switchyard_config::Config;
 use switchyard_core::spec::Subnet;
 use switchyard_linux::packages::Needed;
 use switchyard_linux::report;
@@ -46,6 +47,12 @@ const FILTERS: [Filter; 2] = [
         is_six: true,
     },
 ];
+
+/// Returns whether the gateway's own bridge is to be made without CNI plugins.
+pub(super) fn is_native(config: &Config) -> bool {
+    let bridge = serde_json::to_value(&config.network.bridge).unwrap_or_default();
+    bridge.get("driver").and_then(Value::as_str) == Some("native")
+}
 
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();

@@ -51,7 +51,8 @@ pub(super) fn put_back(dir: &Path) -> Result<(), PackageError> {
 /// reported: the scripts know the default directories, and find containers by their shims.
 pub(super) fn leave(dir: &Path) -> Result<(), PackageError> {
     let recorded = admin_socket::recorded();
-    let places = places(&configurations()?, recorded.as_ref());
+    let socket = admin_socket::find(&own_sources());
+    let places = places(&configurations(&socket)?, recorded.as_ref());
     let (lines, unwritten) = lines(&places);
     for path in unwritten {
         print_error(format!(
@@ -68,15 +69,13 @@ pub(super) fn leave(dir: &Path) -> Result<(), PackageError> {
     remove_links(dir)
 }
 
-/// The configuration in force in the daemon, and that of its next start, as far as there are.
-fn configurations() -> Result<Vec<Config>, PackageError> {
-    let sources = own_sources();
-    let socket = admin_socket::find(&sources);
-    let mut found: Vec<Config> = switchyard_doctor::config_in_force(&socket)
+/// The configuration in force in the daemon at this socket, and that of its next start, as far as there are.
+pub(crate) fn configurations(socket: &Path) -> Result<Vec<Config>, PackageError> {
+    let mut found: Vec<Config> = switchyard_doctor::config_in_force(socket)
         .into_iter()
         .collect();
     let unit = LoadedUnit::read(&LocalNode::default(), UNIT).filter(LoadedUnit::is_loaded);
-    match of_next_start(unit.as_ref(), sources) {
+    match of_next_start(unit.as_ref(), own_sources()) {
         Ok(config) => found.push(config),
         Err(error) => print_error(format!(
             "switchyard: the directories of this configuration are not known: {}\n",

@@ -10,6 +10,7 @@ mod cli;
 mod daemon_record;
 mod inherited;
 mod managed;
+mod network;
 mod nomad_plugin;
 mod rpc;
 mod serve;

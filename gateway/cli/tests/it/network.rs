@@ -1,0 +1,202 @@
+//! `switchyard network`, in network namespaces of the tests' own.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+
+use nix::sched::{CloneFlags, unshare};
+use serde_json::Value;
+use switchyard_network::nft::{BridgeName, Element, NftFamily, NftTables, TableName, Transport};
+
+use crate::support::switchyard;
+
+/// Runs a test on a thread with its own network namespace, which ends with it. Processes that it starts are in it too.
+fn in_private_netns(test: impl FnOnce() + Send) {
+    thread::scope(|scope| {
+        let private = || {
+            unshare(CloneFlags::CLONE_NEWNET)
+                .expect("these tests make network namespaces and so must run as root");
+            test();
+        };
+        let outcome = scope.spawn(private).join();
+        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
+fn nft(words: &[&str]) {
+    let done = Command::new("nft").args(words).status();
+    assert!(
+        done.expect("install the package nftables").success(),
+        "{words:?}"
+    );
+}
+
+/// What a bridge without published ports needs.
+fn bridge() -> Element {
+    Element::Bridge(BridgeName::new("switchyard0").unwrap())
+}
+
+fn published() -> Element {
+    Element::Port {
+        at: None,
+        protocol: Transport::Tcp,
+        port: 8080,
+        to: "172.26.80.2".parse().unwrap(),
+        to_port: 80,
+    }
+}
+
+/// Makes the table of a family for these elements.
+fn make(family: NftFamily, elements: &[Element]) {
+    let elements: BTreeSet<Element> = elements.iter().cloned().collect();
+    let mut tables = NftTables::open(TableName::default()).unwrap();
+    tables.restore(family, &elements).unwrap();
+}
+
+/// A node without a daemon.
+struct QuietNode {
+    dir: tempfile::TempDir,
+}
+
+impl QuietNode {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().display();
+        let text = format!("version = 1\n[paths]\nstate = \"{at}/state\"\nrun = \"{at}/run\"\n");
+        fs::write(dir.path().join("config.toml"), text).unwrap();
+        Self { dir }
+    }
+
+    /// Calls the command, and returns its standard output after success, else its standard error.
+    fn network(&self, words: &[&str]) -> Result<String, String> {
+        let config = self.dir.path().join("config.toml");
+        let config = config.to_str().unwrap();
+        let done = switchyard(&[&["network"][..], words, &["--config", config]].concat());
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        match done.status.code() {
+            Some(0) => Ok(text(done.stdout)),
+            Some(1) => Err(text(done.stderr)),
+            other => panic!("{words:?} ended with {other:?}: {}", text(done.stderr)),
+        }
+    }
+
+    fn sandbox(&self) -> PathBuf {
+        self.dir.path().join("state/sandboxes/a1")
+    }
+
+    /// Records a sandbox whose network was made by this driver.
+    fn attach(&self, driver: &str) {
+        fs::create_dir_all(self.sandbox()).unwrap();
+        let journal = serde_json::json!({
+            "version": 2, "network": { "name": "switchyard0", "switchyard.driver": driver },
+        });
+        fs::write(self.sandbox().join("cni.json"), journal.to_string()).unwrap();
+    }
+
+    #[track_caller]
+    fn assert_refused(&self, part: &str) {
+        let why = self.network(&["clear"]).unwrap_err();
+        assert!(
+            why.contains("nothing is removed") && why.contains(part),
+            "{part}: {why}"
+        );
+        assert_eq!(NftTables::list().unwrap().len(), 2, "{part}");
+    }
+}
+
+#[test]
+fn tables_are_removed_once_nothing_needs_them() {
+    in_private_netns(|| {
+        let node = QuietNode::new();
+        let nothing = "no daemon has made a table in this network namespace\n";
+        assert_eq!(node.network(&["show"]).unwrap(), nothing);
+        assert_eq!(node.network(&["clear"]).unwrap(), "");
+        nft(&["add", "table", "ip", "other"]);
+        make(NftFamily::Ip4, &[bridge(), published()]);
+        make(NftFamily::Ip6, &[bridge()]);
+        node.assert_refused("table ip switchyard has 1 published ports");
+        node.attach("native");
+        node.assert_refused("sandbox a1");
+        make(NftFamily::Ip4, &[bridge()]);
+        node.assert_refused("sandbox a1");
+        node.attach("cni");
+        let removed = "removed table ip switchyard\nremoved table ip6 switchyard\n";
+        assert_eq!(node.network(&["clear"]).unwrap(), removed);
+        assert!(NftTables::list().unwrap().is_empty());
+        nft(&["list", "table", "ip", "other"]);
+        // What needs them is told, and given up if that is wanted.
+        make(NftFamily::Ip4, &[bridge(), published()]);
+        node.attach("native");
+        let text = node
+            .network(&["clear", "--force", "--output", "json"])
+            .unwrap();
+        let json: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(
+            json,
+            serde_json::json!({ "removed": [{ "family": "ip", "name": "switchyard" }] })
+        );
+        assert!(NftTables::list().unwrap().is_empty());
+    });
+}
+
+#[test]
+fn tables_are_shown_with_what_others_changed() {
+    in_private_netns(|| {
+        let node = QuietNode::new();
+        make(NftFamily::Ip4, &[bridge(), published()]);
+        make(NftFamily::Ip6, &[]);
+        let intact = |node: &QuietNode| -> Vec<Value> {
+            let text = node.network(&["show", "--output", "json"]).unwrap();
+            let json: Value = serde_json::from_str(&text).unwrap();
+            let tables = json["tables"].as_array().unwrap().iter();
+            tables.map(|table| table["intact"].clone()).collect()
+        };
+        assert_eq!(intact(&node), [true, true]);
+        let text = node.network(&["show"]).unwrap();
+        assert!(
+            text.contains("8080  tcp       *        172.26.80.2:80  ip switchyard"),
+            "{text}"
+        );
+        for (family, change) in [
+            (
+                "ip",
+                &[
+                    "insert",
+                    "rule",
+                    "ip",
+                    "switchyard",
+                    "filter_forward",
+                    "counter",
+                ][..],
+            ),
+            (
+                "ip6",
+                &["flush", "chain", "ip6", "switchyard", "nat_output"][..],
+            ),
+        ] {
+            nft(change);
+            let text = node.network(&["show"]).unwrap();
+            let line = text
+                .lines()
+                .find(|line| line.starts_with(&format!("{family} ")));
+            assert!(line.unwrap().contains("changed by others"), "{text}");
+        }
+        assert_eq!(intact(&node), [false, false]);
+    });
+}
+
+#[test]
+fn journal_that_cannot_be_read_counts_as_one_that_needs_the_tables() {
+    in_private_netns(|| {
+        let node = QuietNode::new();
+        make(NftFamily::Ip4, &[]);
+        make(NftFamily::Ip6, &[]);
+        node.attach("cni");
+        fs::write(node.sandbox().join("cni.json"), "nonsense").unwrap();
+        node.assert_refused("cni.json");
+        fs::remove_dir_all(node.sandbox()).unwrap();
+        assert!(node.network(&["clear"]).is_ok());
+    });
+}
