@@ -17,6 +17,7 @@ mod log_fields;
     reason = "only some kinds of items and patterns matter"
 )]
 mod reading;
+mod rules;
 mod source;
 mod writes;
 
