@@ -19,15 +19,18 @@ fn said_at_removal(directory: &str, containers: u32) -> Vec<String> {
 #[test]
 fn removal_says_what_continues_with_and_without_systemd() {
     let systemd = "/run/systemd/system";
+    let networks = "call: switchyard package networks";
     let leave = "call: switchyard package leave";
     let stop = "call: deb-systemd-invoke stop switchyard.service";
+    let clear = "call: switchyard network clear --force";
     for (directory, containers, expected) in [
-        ("", 0, vec![leave]),
+        ("", 0, vec![networks, leave]),
         (
             "",
             2,
             vec![
                 "2 containers continue, with what runs of the daemon, the logkeeper, containerd and shims; nothing starts these again.",
+                networks,
                 leave,
             ],
         ),
@@ -36,8 +39,10 @@ fn removal_says_what_continues_with_and_without_systemd() {
             0,
             vec![
                 "the daemon is stopped, and no container runs; the logkeeper and a managed containerd continue",
+                networks,
                 leave,
                 stop,
+                clear,
             ],
         ),
         (
@@ -46,8 +51,10 @@ fn removal_says_what_continues_with_and_without_systemd() {
             vec![
                 "the daemon is stopped; 2 containers continue",
                 "nothing starts the logkeeper or a managed containerd again",
+                networks,
                 leave,
                 stop,
+                clear,
             ],
         ),
     ] {
@@ -55,6 +62,80 @@ fn removal_says_what_continues_with_and_without_systemd() {
         assert_eq!(said.len(), expected.len(), "{said:#?}");
         for (line, part) in said.iter().zip(expected) {
             assert!(line.contains(part), "{part}: {said:#?}");
+        }
+    }
+}
+
+/// The program, which ends with this status when it is asked about networks, and the version of the package.
+const NETWORKS: &str = r#"
+switchyard() {
+    echo "call: switchyard $*" >&2
+    [ "$2" != networks ] || return "$STATUS"
+}
+version=$VERSION
+"#;
+
+/// By Debian's policy dpkg calls `upgrade` with the version that is to come, whether that is later or earlier.
+#[test]
+fn networks_that_only_this_version_ends_keep_it_installed() {
+    let own = "2.0-1";
+    for (words, own, status, expected) in [
+        // Earlier versions that do not know such networks.
+        (
+            &["upgrade", "0.1.0-1"][..],
+            own,
+            "3",
+            Some("not replaced by version 0.1.0-1"),
+        ),
+        (
+            &["upgrade", "0.1.0+git20260101.000000.abc-1"],
+            own,
+            "3",
+            Some("not replaced by"),
+        ),
+        (&["upgrade", "0.0.9-7"], own, "3", Some("not replaced by")),
+        (
+            &["upgrade", "0.1.0-1"],
+            "0.1.0-2",
+            "3",
+            Some("not replaced by"),
+        ),
+        (&["upgrade", "0.1.0-1"], own, "0", None),
+        // A damaged program says nothing, and is replaced.
+        (&["upgrade", "0.1.0-1"], own, "1", None),
+        (&["upgrade", "0.1.0-1"], own, "139", None),
+        // Those that know them, also of a build that names no commit.
+        (&["upgrade", "1.9-1"], own, "3", None),
+        (&["upgrade", "0.2.0~rc.1-1"], own, "3", None),
+        (&["upgrade", "2.0-1"], own, "3", None),
+        (&["upgrade", "3.0-1"], own, "3", None),
+        (&["upgrade", "0.1.0-2"], "0.1.0-1", "3", None),
+        (&["remove"], own, "3", Some("not removed")),
+        (&["remove"], own, "0", None),
+        (&["remove"], own, "1", None),
+        (
+            &["deconfigure", "in-favour", "other", "1.0"],
+            own,
+            "3",
+            None,
+        ),
+    ] {
+        let environment = [("STATUS", status), ("VERSION", own), ("CONTAINERS", "0")];
+        let definitions = format!("{CONTAINERS}{NETWORKS}");
+        let output = run_script(
+            "prerm",
+            &definitions,
+            words,
+            "/run/systemd/system",
+            &environment,
+        );
+        let said = said(&output).join("\n");
+        let case = format!("{words:?} of {own} with {status}: {said}");
+        assert_eq!(output.status.success(), expected.is_none(), "{case}");
+        assert!(said.contains(expected.unwrap_or_default()), "{case}");
+        if expected.is_some() {
+            // Nothing else was done.
+            assert_eq!(said.matches("call: ").count(), 1, "{case}");
         }
     }
 }
