@@ -52,14 +52,14 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
 }
 
 /// The modules that are loaded or built in, or could be loaded.
-struct Modules {
+pub(super) struct Modules {
     loaded: Vec<String>,
     /// The lists of the kernel's package; `None` if it has none here, as in some virtual machines.
     installed: Option<String>,
 }
 
 impl Modules {
-    fn of(facts: &Facts) -> Self {
+    pub(super) fn of(facts: &Facts) -> Self {
         let view = &facts.view;
         let dir = facts.modules_dir();
         let lists = ["modules.builtin", "modules.dep"];
@@ -76,7 +76,7 @@ impl Modules {
     }
 
     /// Returns whether a module is available; `None` if that cannot be known.
-    fn has(&self, name: &str) -> Option<bool> {
+    pub(super) fn has(&self, name: &str) -> Option<bool> {
         if self.loaded.iter().any(|loaded| loaded == name) {
             return Some(true);
         }

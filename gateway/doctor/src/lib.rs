@@ -4,7 +4,7 @@
 //! run ──► facts           configuration, daemon's answers, processes: once
 //!   ├──► kernel, features, cgroups (with selinux), storage, systemd   1xx
 //!   ├──► containerd                          2xx
-//!   ├──► network, families, name_servers, addresses, address_use   3xx
+//!   ├──► network, native, families, name_servers, addresses, address_use   3xx
 //!   ├──► kubelet                             4xx
 //!   ├──► nomad (with hcl)                    5xx
 //!   ├──► swarm                               6xx
@@ -42,6 +42,7 @@ mod kernel;
 mod kubelet;
 mod local;
 mod name_servers;
+mod native;
 mod network;
 mod node_devices;
 mod nomad;
@@ -79,7 +80,8 @@ pub use nomad::PluginDirs;
 pub use redact::redact;
 pub use unit::LoadedUnit;
 pub use view::{
-    CommandError, CommandOutput, DiskSpace, FileFacts, FileKind, NodeView, ProcessFacts,
+    CommandError, CommandOutput, DiskSpace, FileFacts, FileKind, NetworkTable, NodeView,
+    ProcessFacts,
 };
 
 /// The sources of the configuration of the daemon that answers at this socket: its environment, and its file and flags unless
@@ -103,7 +105,7 @@ pub fn config_in_force(admin_socket: &Path) -> Option<Config> {
 /// Returns whether the gateway's own bridge is to be made without CNI plugins.
 #[must_use]
 pub fn is_native(config: &Config) -> bool {
-    network::is_native(config)
+    native::is_native(config)
 }
 
 /// The directories in which the Nomad agents of this node look for plugins, as far as a process or the configuration of
@@ -124,7 +126,7 @@ const LIMIT: Duration = Duration::from_secs(45);
 type Check = fn(&Facts) -> Vec<Finding>;
 
 /// The families, with their names for people.
-const CHECKS: [(&str, Check); 16] = [
+const CHECKS: [(&str, Check); 17] = [
     ("kernel", kernel::check),
     ("features of the kernel", features::check),
     ("cgroups", cgroups::check),
@@ -132,6 +134,7 @@ const CHECKS: [(&str, Check); 16] = [
     ("units", systemd::check),
     ("containerd and runtimes", containerd::check),
     ("networks", network::check),
+    ("the network without plugins", native::check),
     ("IPv6", families::check),
     ("DNS servers", name_servers::check),
     ("addresses and ports", addresses::check),

@@ -17,11 +17,14 @@ use switchyard_config as config;
 use switchyard_config::{Config, ConfigError, Loaded, Sources};
 use switchyard_linux::host_features::HostFeatures;
 use switchyard_linux::report;
+use switchyard_network::nft::{NftError, NftTables};
 use switchyard_socket::channel::{self, RequestError};
 use switchyard_socket::listener;
 
 use super::command;
-use super::view::{CommandError, CommandOutput, DiskSpace, FileFacts, FileKind, NodeView};
+use super::view::{
+    CommandError, CommandOutput, DiskSpace, FileFacts, FileKind, NetworkTable, NodeView,
+};
 
 /// Time limit of a command.
 const COMMAND_LIMIT: Duration = Duration::from_secs(5);
@@ -193,6 +196,10 @@ impl NodeView for LocalNode {
         HostFeatures::find(run)
     }
 
+    fn network_tables(&self) -> Result<Vec<NetworkTable>, String> {
+        read_tables().map_err(|error| report(&error))
+    }
+
     fn start_faults(&self, config: &Config, environment: &[(String, String)]) -> Vec<String> {
         let check = self.start_check.filter(|_| geteuid().is_root());
         check.map_or_else(Vec::new, |check| check(config, environment))
@@ -226,6 +233,18 @@ impl NodeView for LocalNode {
         let others = (!geteuid().is_root()).then(|| PathBuf::from("/proc (the processes of root)"));
         self.denied.lock().iter().cloned().chain(others).collect()
     }
+}
+
+fn read_tables() -> Result<Vec<NetworkTable>, NftError> {
+    let mut read = Vec::new();
+    for (family, name) in NftTables::list()? {
+        let found = NftTables::open(name.clone())?.read(family)?;
+        read.extend(found.map(|found| NetworkTable {
+            name: format!("{} {}", family.name(), name.as_str()),
+            intact: found.is_intact(family),
+        }));
+    }
+    Ok(read)
 }
 
 /// The `PATH` of commands.

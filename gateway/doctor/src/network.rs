@@ -28,14 +28,14 @@ const BRIDGE_PLUGINS: [&str; 4] = ["bridge", "host-local", "firewall", "portmap"
 const RULES_MAX: usize = 100_000;
 
 /// The packet filter of a family.
-struct Filter {
-    program: &'static str,
+pub(super) struct Filter {
+    pub(super) program: &'static str,
     /// The tables that an old one has loaded.
     tables: &'static str,
-    is_six: bool,
+    pub(super) is_six: bool,
 }
 
-const FILTERS: [Filter; 2] = [
+pub(super) const FILTERS: [Filter; 2] = [
     Filter {
         program: "iptables",
         tables: "/proc/net/ip_tables_names",
@@ -47,12 +47,6 @@ const FILTERS: [Filter; 2] = [
         is_six: true,
     },
 ];
-
-/// Returns whether the gateway's own bridge is to be made without CNI plugins.
-pub(super) fn is_native(config: &Config) -> bool {
-    let bridge = serde_json::to_value(&config.network.bridge).unwrap_or_default();
-    bridge.get("driver").and_then(Value::as_str) == Some("native")
-}
 
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -243,7 +237,7 @@ fn forward_policy(facts: &Facts, network: &NetworkList, filter: &Filter) -> Opti
 }
 
 /// The rules of the chain FORWARD. They are only asked for if that makes the kernel load no module.
-fn forward_rules(facts: &Facts, filter: &Filter) -> Option<String> {
+pub(super) fn forward_rules(facts: &Facts, filter: &Filter) -> Option<String> {
     let version = facts.output(filter.program, &["--version"])?;
     let loaded = if version.contains("nf_tables") {
         facts.view.exists("/proc/net/netfilter") && has_nf_tables(facts)
@@ -261,7 +255,7 @@ fn forward_rules(facts: &Facts, filter: &Filter) -> Option<String> {
     }
 }
 
-fn has_nf_tables(facts: &Facts) -> bool {
+pub(super) fn has_nf_tables(facts: &Facts) -> bool {
     let builtin = facts.modules_dir().join("modules.builtin");
     facts.view.exists("/sys/module/nf_tables")
         || facts
@@ -271,7 +265,7 @@ fn has_nf_tables(facts: &Facts) -> bool {
 }
 
 /// Returns whether the rules drop forwarded packets of all these bridges. Pure.
-fn drops(rules: &str, bridges: &[&str]) -> bool {
+pub(super) fn drops(rules: &str, bridges: &[&str]) -> bool {
     let mut lines = rules.lines().take(RULES_MAX);
     let accepts = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();

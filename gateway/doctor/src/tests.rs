@@ -23,6 +23,7 @@ use super::{
 mod daemon;
 mod disks;
 mod ipv6;
+mod native;
 mod node;
 mod node_devices;
 mod orchestrators;
@@ -117,6 +118,7 @@ fn codes_are_unique_sorted_and_tested() {
         include_str!("tests/daemon.rs"),
         include_str!("tests/disks.rs"),
         include_str!("tests/ipv6.rs"),
+        include_str!("tests/native.rs"),
         include_str!("tests/node.rs"),
         include_str!("tests/node_devices.rs"),
         include_str!("tests/orchestrators.rs"),

@@ -61,6 +61,15 @@ pub struct DiskSpace {
     pub free_inodes: u64,
 }
 
+/// A daemon's table of nf_tables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetworkTable {
+    /// Its family and name, as in `ip switchyard`.
+    pub name: String,
+    /// Whether its sets, chains and rules are those that a daemon makes.
+    pub intact: bool,
+}
+
 /// Output of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandOutput {
@@ -153,6 +162,12 @@ pub trait NodeView: Send + Sync {
 
     /// What the kernel and the node offer to a daemon with this run directory, as this process finds it. Changes nothing.
     fn host_features(&self, run: &Path) -> HostFeatures;
+
+    /// The tables of nf_tables of all daemons in this network namespace. The kernel loads nf_tables for it, if it is a module.
+    ///
+    /// # Errors
+    /// Why they cannot be read.
+    fn network_tables(&self) -> Result<Vec<NetworkTable>, String>;
 
     /// The faults for which a daemon with this configuration and environment does not start on the node, but for groups
     /// that do not exist and [features](Self::host_features); none if this process may not read what the daemon reads.

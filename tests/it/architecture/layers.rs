@@ -102,7 +102,7 @@ const LAYERS: [(&str, &[&str]); 43] = [
             "switchyard-runtime-spec",
         ],
     ),
-    // It reads the configuration of CNI and of containerd, and CDI files, and finds processes, as the daemon does.
+    // It reads the configuration of CNI and of containerd, CDI files, and tables of the network, and finds processes, as the daemon does.
     (
         "switchyard-doctor",
         &[
@@ -111,6 +111,7 @@ const LAYERS: [(&str, &[&str]); 43] = [
             "switchyard-containerd",
             "switchyard-core",
             "switchyard-linux",
+            "switchyard-network",
             "switchyard-node-files",
             "switchyard-operator-api",
             "switchyard-runtime-spec",

@@ -141,6 +141,24 @@ pub(in super::super) const ROUTERS_IGNORED: FindingCode = FindingCode::warning(
     "The kernel ignores what routers advertise on an interface that forwards, unless accept_ra is 2. The plugin bridge turns on forwarding with the first container that has IPv6: the default route of IPv6 that the node has learnt is removed then, and later its addresses.",
     "Set net.ipv6.conf.INTERFACE.accept_ra = 2 in /etc/sysctl.d before that, for each of these interfaces. systemd-networkd and NetworkManager listen to routers themselves, and set accept_ra = 0.",
 );
+pub(in super::super) const NATIVE_LACKING: FindingCode = FindingCode::warning(
+    "SY315",
+    "the kernel lacks what the driver native needs",
+    "Plugins connect tasks to the gateway's bridge, although network.bridge.driver is \"native\".",
+    "Install the kernel's package of modules, or boot a kernel with CONFIG_NFT_NAT, CONFIG_NFT_MASQ, CONFIG_NFT_CT and CONFIG_NFT_FIB_IPV4 (with IPv6 also CONFIG_NFT_FIB_IPV6). Then restart the daemon.",
+);
+pub(in super::super) const NATIVE_DROPPED: FindingCode = FindingCode::warning(
+    "SY316",
+    "the packet filter drops what the gateway's bridge forwards",
+    "Tasks on the bridge reach nothing beyond the node, and their published ports answer on the node alone. With the driver native nothing accepts their packets, as the plugin firewall does.",
+    "Accept them by these commands, also after each boot. docs/network.md has more about other firewalls.",
+);
+pub(in super::super) const TABLE_CHANGED: FindingCode = FindingCode::warning(
+    "SY317",
+    "a table of the gateway's network was changed by others",
+    "Published ports, connections to beyond the node, and the protection of 127.0.0.1 of the node may not work. A daemon that runs with the driver native mends this within seconds.",
+    "Put rules of your own into a table of your own. If it stays so, look in the daemon's log why it does not mend the table; a table that no container needs any more is removed by `switchyard network clear`.",
+);
 
 pub(super) const ALL: &[&FindingCode] = &[
     &CRI_PLUGIN,
@@ -166,4 +184,7 @@ pub(super) const ALL: &[&FindingCode] = &[
     &PORTS_ON_IPV4,
     &NO_IPV6,
     &ROUTERS_IGNORED,
+    &NATIVE_LACKING,
+    &NATIVE_DROPPED,
+    &TABLE_CHANGED,
 ];

@@ -3,6 +3,7 @@
 use switchyard_linux::host_features::HostFeatures;
 
 use super::*;
+use crate::NetworkTable;
 
 /// A node that is held in memory.
 #[derive(Debug, Clone)]
@@ -18,6 +19,8 @@ pub(super) struct TestNode {
     pub(super) space: DiskSpace,
     pub(super) groups: BTreeSet<String>,
     pub(super) features: HostFeatures,
+    /// The daemons' tables of nf_tables, or why they cannot be read.
+    pub(super) tables: Result<Vec<NetworkTable>, String>,
     /// By the value of a variable that causes it.
     pub(super) start_faults: BTreeMap<String, String>,
     /// The configuration by its file; the default one is `config.toml`.
@@ -137,6 +140,10 @@ impl NodeView for TestNode {
         self.features.clone()
     }
 
+    fn network_tables(&self) -> Result<Vec<NetworkTable>, String> {
+        self.tables.clone()
+    }
+
     fn start_faults(&self, _: &Config, environment: &[(String, String)]) -> Vec<String> {
         environment
             .iter()
@@ -213,6 +220,7 @@ impl TestNode {
             },
             groups: BTreeSet::new(),
             features: HostFeatures::default(),
+            tables: Ok(Vec::new()),
             start_faults: BTreeMap::new(),
             configs: BTreeMap::new(),
             status: Some(status()),
@@ -303,7 +311,9 @@ impl TestNode {
             ),
             (
                 "/lib/modules/6.1.0/modules.dep",
-                "kernel/net/bridge/bridge.ko.xz: x\nkernel/drivers/net/veth.ko.xz:\n",
+                "kernel/net/bridge/bridge.ko.xz: x\nkernel/drivers/net/veth.ko.xz:\nkernel/net/netfilter/nft_chain_nat.ko.xz:\n\
+                 kernel/net/netfilter/nft_nat.ko.xz:\nkernel/net/netfilter/nft_masq.ko.xz:\nkernel/net/netfilter/nft_ct.ko.xz:\n\
+                 kernel/net/ipv4/netfilter/nft_fib_ipv4.ko.xz:\nkernel/net/ipv6/netfilter/nft_fib_ipv6.ko.xz:\n",
             ),
             ("/sys/module/nf_tables/refcnt", "1\n"),
             ("/sys/module/apparmor/parameters/enabled", "Y\n"),

@@ -1,0 +1,141 @@
+//! Checks of the driver that connects containers to the gateway's own bridge without CNI plugins.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use serde_json::Value;
+use switchyard_config::Config;
+
+use super::codes::runtime::{NATIVE_DROPPED, NATIVE_LACKING, TABLE_CHANGED};
+use super::facts::Facts;
+use super::families::of_bridge;
+use super::finding::Finding;
+use super::kernel::Modules;
+use super::network::{FILTERS, Filter, drops, forward_rules, has_nf_tables};
+
+/// What the tables need of the kernel, by the names of its modules.
+const MODULES: [&str; 6] = [
+    "nf_tables",
+    "nft_chain_nat",
+    "nft_nat",
+    "nft_masq",
+    "nft_ct",
+    "nft_fib_ipv4",
+];
+
+/// What those of IPv6 need besides.
+const MODULE_SIX: &str = "nft_fib_ipv6";
+
+/// Chains in which operators accept packets, and what FORWARD has if packets come to them.
+const OPERATORS_CHAINS: [(&str, &str); 2] =
+    [(DOCKER_USER, "-j DOCKER-USER"), ("ufw-user-forward", UFW)];
+const DOCKER_USER: &str = "DOCKER-USER";
+const UFW: &str = "-j ufw-";
+
+/// Returns whether the gateway's own bridge is to be made without CNI plugins.
+pub(super) fn is_native(config: &Config) -> bool {
+    let bridge = serde_json::to_value(&config.network.bridge).unwrap_or_default();
+    bridge.get("driver").and_then(Value::as_str) == Some("native")
+}
+
+pub(super) fn check(facts: &Facts) -> Vec<Finding> {
+    // Tables stay when the driver is another one by now.
+    let mut found: Vec<Finding> = changed(facts).into_iter().collect();
+    if !is_native(&facts.config) {
+        return found;
+    }
+    let ranges = of_bridge(facts);
+    let has_six = ranges.iter().any(IpAddr::is_ipv6);
+    let has_four = ranges.iter().any(IpAddr::is_ipv4);
+    if ranges.is_empty() {
+        return found;
+    }
+    found.extend(lacking(facts, has_six));
+    let filters = FILTERS.iter();
+    let filters = filters.filter(|filter| if filter.is_six { has_six } else { has_four });
+    found.extend(filters.filter_map(|filter| dropped(facts, filter)));
+    found
+}
+
+/// Looks for tables that are not as a daemon makes them.
+fn changed(facts: &Facts) -> Option<Finding> {
+    // A look would load the module.
+    if !has_nf_tables(facts) {
+        return None;
+    }
+    let changed = || -> BTreeSet<String> {
+        let tables = facts.view.network_tables().unwrap_or_default();
+        let changed = tables.into_iter().filter(|table| !table.intact);
+        changed.map(|table| table.name).collect()
+    };
+    let first = changed();
+    if first.is_empty() {
+        return None;
+    }
+    // While a daemon makes a table anew, one look may see a part of each.
+    let names: Vec<String> = first.intersection(&changed()).cloned().collect();
+    (!names.is_empty()).then(|| {
+        let found = format!("sets, chains or rules of {} are others", names.join(", "));
+        Finding::new(&TABLE_CHANGED, found).command("switchyard network show")
+    })
+}
+
+fn lacking(facts: &Facts, has_six: bool) -> Option<Finding> {
+    let modules = Modules::of(facts);
+    let missing: Vec<&str> = MODULES
+        .into_iter()
+        .chain(has_six.then_some(MODULE_SIX))
+        .filter(|name| modules.has(name) == Some(false))
+        .collect();
+    (!missing.is_empty()).then(|| {
+        let found = format!(
+            "neither loaded, built in nor installed: {}",
+            missing.join(", ")
+        );
+        Finding::new(&NATIVE_LACKING, found)
+    })
+}
+
+/// Checks whether a filter drops forwarded packets of the gateway's bridge.
+fn dropped(facts: &Facts, filter: &Filter) -> Option<Finding> {
+    let program = filter.program;
+    let bridge = facts.config.network.bridge.name.as_str();
+    let forward = forward_rules(facts, filter)?;
+    let operators = OPERATORS_CHAINS
+        .into_iter()
+        .filter(|(_, way)| forward.contains(way))
+        .filter_map(|(chain, _)| facts.output(program, &["-S", chain]));
+    let all: Vec<String> = [without_plugins(&forward)]
+        .into_iter()
+        .chain(operators)
+        .collect();
+    drops(&all.join("\n"), &[bridge]).then(|| {
+        let found =
+            format!("{program}: the policy of FORWARD is DROP, and no rule accepts {bridge}");
+        Finding::new(&NATIVE_DROPPED, found).command(accept(program, &forward, bridge))
+    })
+}
+
+/// The rules without the one of the plugin firewall, which accepts only what plugins have connected. Pure.
+fn without_plugins(forward: &str) -> String {
+    let rules = forward
+        .lines()
+        .filter(|rule| !rule.ends_with("-j CNI-FORWARD"));
+    rules.collect::<Vec<_>>().join("\n")
+}
+
+/// The commands that accept what the bridge forwards. Pure.
+fn accept(program: &str, forward: &str, bridge: &str) -> String {
+    if forward.contains(UFW) {
+        return format!("ufw route allow in on {bridge} && ufw route allow out on {bridge}");
+    }
+    let chain = if forward.contains(&format!("-j {DOCKER_USER}")) {
+        DOCKER_USER
+    } else {
+        "FORWARD"
+    };
+    format!(
+        "{program} -I {chain} -i {bridge} -j ACCEPT && \
+         {program} -I {chain} -o {bridge} -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j ACCEPT"
+    )
+}
