@@ -67,14 +67,18 @@ impl NftTables {
         Ok(Self { socket, table })
     }
 
-    /// Returns the tables of all instances of the daemon that there are in the network namespace of the calling thread.
+    /// Returns the tables of all instances of the daemon that there are in the network namespace of the calling thread: none on a kernel
+    /// without nf_tables.
     ///
     /// # Errors
     /// [`NftError::Socket`], [`NftError::Query`].
     pub fn list() -> Result<BTreeSet<(NftFamily, TableName)>, NftError> {
-        let mut socket =
-            NfSocket::open(0, SockFlag::empty()).map_err(|source| NftError::Socket { source })?;
         let mut found = BTreeSet::new();
+        let mut socket = match NfSocket::open(0, SockFlag::empty()) {
+            // The kernel has no netfilter.
+            Err(Errno::EPROTONOSUPPORT) => return Ok(found),
+            opened => opened.map_err(|source| NftError::Socket { source })?,
+        };
         for family in NftFamily::ALL {
             let dump = socket.dump(
                 NFTABLES | GET_TABLE,
@@ -82,8 +86,12 @@ impl NftTables {
                 |_| {},
                 |message| table_of(message).is_some(),
             );
-            let dump = dump.map_err(NftError::query("list tables"))?;
-            found.extend(messages(&dump).filter_map(|message| table_of(&message)));
+            match dump {
+                Ok(dump) => found.extend(messages(&dump).filter_map(|message| table_of(&message))),
+                // It has no nf_tables: a request that it knows has no other reason to be invalid.
+                Err(Errno::EINVAL) => {}
+                Err(errno) => return Err(NftError::query("list tables")(errno)),
+            }
         }
         Ok(found)
     }
