@@ -311,6 +311,31 @@ fn units_and_scripts_name_the_program_below_the_prefix() {
     }
 }
 
+/// The program says by status 3 that a network needs it. With another status this would remove files of the node.
+#[test]
+fn program_that_a_network_needs_is_not_removed() {
+    let maker = Maker::new();
+    let tarball = maker.unpacked();
+    let prefix = maker.scratch.path().join("prefix");
+    let program = prefix.join("bin/switchyard");
+    fs::create_dir_all(prefix.join("bin")).expect("the directory can be written");
+    let text = "#!/bin/sh\necho \"asked: $*\" >&2\nexit 3\n";
+    fs::write(&program, text).expect("the file can be written");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let refused = Command::new(tarball.join("install"))
+        .args(["--remove", "--init", "none", "--prefix"])
+        .arg(&prefix)
+        .output()
+        .expect("it is a script");
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success(), "{why}");
+    assert_eq!(
+        why,
+        "asked: package networks\ninstall: nothing is removed\n"
+    );
+    assert!(program.exists());
+}
+
 #[test]
 fn directory_that_a_unit_cannot_name_is_refused() {
     let maker = Maker::new();
