@@ -15,6 +15,7 @@ pub(crate) mod layout;
 pub(crate) mod mount;
 pub(crate) mod null_device;
 pub(crate) mod pace;
+pub(crate) mod polled;
 pub(crate) mod random;
 pub(crate) mod reserved;
 pub(crate) mod selinux;

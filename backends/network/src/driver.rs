@@ -175,12 +175,35 @@ impl BridgeDriver {
         Ok(())
     }
 
-    /// Takes over an attachment that a former process has made: its published ports stay at the next [`BridgeDriver::restore`].
-    pub fn adopt(&self, attachment: &Attachment) {
-        let addresses = attachment.addresses.as_deref().unwrap_or_default();
-        let elements = port_elements(&attachment.ports, addresses);
-        let host = host_link(&self.settings.table, &attachment.holder);
-        self.state.lock().attachments.insert(host, elements);
+    /// Takes over attachments that former processes have made: their published ports stay at the next [`BridgeDriver::restore`]. One whose
+    /// host's end is gone or down was cut off, before it was complete or after its ports were withdrawn: it has none. If the devices cannot be
+    /// listed, which is logged, each counts as complete. Blocks.
+    pub fn adopt(&self, attachments: &[Attachment]) {
+        let mut state = self.state.lock();
+        let up = self.links_that_are_up(&mut state);
+        let up = up.unwrap_or_else(|error| {
+            tracing::warn!(
+                error = switchyard_linux::report(&error),
+                "cannot list network devices: all ports of containers on record stay published"
+            );
+            None
+        });
+        for attachment in attachments {
+            let host = host_link(&self.settings.table, &attachment.holder);
+            let is_up = up.as_ref().is_none_or(|up| up.contains(host.as_str()));
+            let addresses = attachment.addresses.as_deref().filter(|_| is_up);
+            let elements = port_elements(&attachment.ports, addresses.unwrap_or_default());
+            state.attachments.insert(host, elements);
+        }
+    }
+
+    fn links_that_are_up(
+        &self,
+        state: &mut State,
+    ) -> Result<Option<BTreeSet<String>>, DriverError> {
+        let links = list_links(&mut state.kernel(&self.settings.table)?.route)?;
+        let up = links.into_iter().filter(|link| link.is_up);
+        Ok(Some(up.map(|link| link.name).collect()))
     }
 
     /// Makes the tables what the known attachments need: adds what is missing, and removes what else is in them. Returns what was done in

@@ -63,6 +63,13 @@ struct TablesView {
     sandboxes: BTreeSet<String>,
 }
 
+/// A table that was found, and what is shown of it.
+struct ReadTable {
+    family: NftFamily,
+    name: TableName,
+    view: TableView,
+}
+
 /// A table.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct TableView {
@@ -95,7 +102,7 @@ pub(super) fn network(command: &NetworkCommand) -> Result<(), CliError> {
 }
 
 fn show(args: &NodeArgs) -> Result<(), CliError> {
-    let tables = read_tables()?.into_iter().map(|(_, view)| view);
+    let tables = read_tables()?.into_iter().map(|table| table.view);
     let tables = tables.collect();
     let found = args.sandboxes(&args.socket())?;
     for why in &found.unknown {
@@ -121,13 +128,13 @@ fn clear(args: &ClearArgs) -> Result<(), CliError> {
     let native = switchyard_doctor::config_in_force(&socket)
         .is_some_and(|config| switchyard_doctor::is_native(&config));
     let sandboxes = node.sandboxes(&socket)?;
-    let views: Vec<&TableView> = found.iter().map(|(_, view)| view).collect();
+    let views: Vec<&TableView> = found.iter().map(|table| &table.view).collect();
     let daemon = native.then_some(socket.as_path());
     if let Some(why) = refusal(&views, &sandboxes, daemon, *force) {
         return Err(why.into());
     }
     let mut removed = Vec::new();
-    for ((family, name), _) in found {
+    for ReadTable { family, name, .. } in found {
         remove(family, name.clone())?;
         if node.output == Format::Text {
             print(format!(
@@ -149,13 +156,13 @@ fn remove(family: NftFamily, name: TableName) -> Result<(), NetworkError> {
 }
 
 /// Reads the tables of all daemons. Blocks.
-fn read_tables() -> Result<Vec<((NftFamily, TableName), TableView)>, NetworkError> {
+fn read_tables() -> Result<Vec<ReadTable>, NetworkError> {
     let mut read = Vec::new();
     for (family, name) in NftTables::list()? {
         // One that is gone by now is none.
         if let Some(found) = NftTables::open(name.clone())?.read(family)? {
             let view = TableView::of(family, &name, &found);
-            read.push(((family, name), view));
+            read.push(ReadTable { family, name, view });
         }
     }
     Ok(read)

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use serde_json::Value;
 use switchyard_config::Config;
+use switchyard_containerd::config::BridgeDriverChoice;
 
 use super::codes::runtime::{NATIVE_DROPPED, NATIVE_LACKING, TABLE_CHANGED};
 use super::facts::Facts;
@@ -12,6 +12,9 @@ use super::families::of_bridge;
 use super::finding::Finding;
 use super::kernel::Modules;
 use super::network::{FILTERS, Filter, drops, forward_rules, has_nf_tables};
+
+/// The feature by which the daemon says whether the kernel can do all of it.
+pub(super) const NATIVE_BRIDGE: &str = "native_bridge";
 
 /// What the tables need of the kernel, by the names of its modules.
 const MODULES: [&str; 6] = [
@@ -34,8 +37,7 @@ const UFW: &str = "-j ufw-";
 
 /// Returns whether the gateway's own bridge is to be made without CNI plugins.
 pub(super) fn is_native(config: &Config) -> bool {
-    let bridge = serde_json::to_value(&config.network.bridge).unwrap_or_default();
-    bridge.get("driver").and_then(Value::as_str) == Some("native")
+    config.network.bridge.driver == BridgeDriverChoice::Native
 }
 
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
@@ -50,7 +52,14 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     if ranges.is_empty() {
         return found;
     }
-    found.extend(lacking(facts, has_six));
+    // What the daemon has tried itself is among its features.
+    let features = facts.status.iter().flat_map(|status| &status.features);
+    if !features
+        .map(|feature| feature.name.as_str())
+        .any(|name| name == NATIVE_BRIDGE)
+    {
+        found.extend(lacking(facts, has_six));
+    }
     let filters = FILTERS.iter();
     let filters = filters.filter(|filter| if filter.is_six { has_six } else { has_four });
     found.extend(filters.filter_map(|filter| dropped(facts, filter)));

@@ -4,8 +4,6 @@ use std::path::Path;
 
 use serde_json::Value;
 use switchyard_cni::NetworkList;
-use switchyard_containerd::config::BridgeDriverChoice;
-use switchyard_config::Config;
 use switchyard_core::spec::Subnet;
 use switchyard_linux::packages::Needed;
 use switchyard_linux::report;
@@ -15,6 +13,7 @@ use super::codes::runtime::{
 };
 use super::facts::Facts;
 use super::finding::Finding;
+use super::native::is_native;
 use super::text::listed;
 use super::view::FILE_MAX;
 
@@ -74,7 +73,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
         found.extend(policies);
     }
     // Where the kernel cannot do without plugins, that is a finding of its own.
-    let is_native = facts.config.network.bridge.driver == BridgeDriverChoice::Native;
+    let is_native = is_native(&facts.config);
     if facts.config.nomad.enabled && !is_native {
         found.extend(bridge_plugins(facts));
         let missing = FILTERS.iter().map(|filter| filter.program);

@@ -5,7 +5,6 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use switchyard_containerd::config::BridgeDriverChoice::{self, Cni, Native};
 use switchyard_core::ErrorKind;
-use switchyard_core::backend::{Backend, SandboxBackend};
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::{PortMapping, Protocol};
 use switchyard_network::nft::{NftFamily, NftTables};

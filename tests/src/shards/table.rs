@@ -131,6 +131,14 @@ pub const KILL_LISTS: &[(&str, &str)] = &[
         "tests/it/nomad/kills.rs",
     ),
     (
+        "nomad::kills::network_creation_without_plugins_interrupted_by_kill_is_rolled_back_and_repeated",
+        "tests/it/nomad/kills.rs",
+    ),
+    (
+        "nomad::kills::network_removal_without_plugins_interrupted_by_kill_is_completed_by_retry",
+        "tests/it/nomad/kills.rs",
+    ),
+    (
         "nomad::kills::image_load_interrupted_by_kill_is_completed_by_retry_once",
         "tests/it/nomad/kills.rs",
     ),
@@ -158,6 +166,7 @@ macro_rules! slow {
 /// Everything else that is slow.
 pub const SLOW: &[Slow] = slow! {
     shard 0 {
+        40 Fact("nfs", "nomad_task_uses_exports_of_an_nfs_server_and_leaves_no_mount");
         14 Test("breaks::read_only_disks::ext4_that_an_error_made_read_only_is_reported_and_what_runs_can_be_ended");
         18 Test("breaks::network::configuration_directory_that_hangs_stops_only_pods_on_its_network");
         75 Fact("installation", "package_with_a_refused_configuration_leaves_the_old_daemon");

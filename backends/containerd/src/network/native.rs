@@ -292,7 +292,7 @@ impl NativeBridge {
         let adopted = found.there.len();
         let driver = Arc::clone(&self.driver);
         let restored = blocking(move || {
-            found.there.iter().for_each(|one| driver.adopt(one));
+            driver.adopt(&found.there);
             driver.restore().map_err(from_network)
         });
         match restored.await {

@@ -40,9 +40,7 @@ enum RestoredSandbox {
 impl Recovery {
     pub(crate) async fn recover(self: &Arc<Self>) -> Result<Recovered> {
         let mut phases = RecoveryTimings::begin();
-        self.network.find_predecessor_plugins().await?;
-        let bridge_holders = self.network.cluster_bridges.load().await?;
-        self.network.native.recover(&self.context.layout).await;
+        let bridge_holders = self.recover_networks().await?;
         phases.done("plugins");
         let label = self.context.snapshots_label();
         self.features.refresh(&self.client, label).await;
@@ -123,6 +121,14 @@ impl Recovery {
             "recovered what a predecessor left"
         );
         Ok(self.start_background_work(plan, garbage, known).await)
+    }
+
+    /// Finds what predecessors have of networks, and returns the holders of the bridges of clusters.
+    async fn recover_networks(&self) -> Result<Vec<SandboxId>> {
+        self.network.find_predecessor_plugins().await?;
+        let bridge_holders = self.network.cluster_bridges.load().await?;
+        self.network.native.recover(&self.context.layout).await;
+        Ok(bridge_holders)
     }
 
     /// Queues the cleanup of what calls and exits of a predecessor have left.

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use switchyard_core::spec::Signal;
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
+use crate::base::polled::polled;
 use crate::shims::direct::ShimAddress;
 
 /// A pidfd and what belongs to it. It refers to one process for ever: if that exits and its pid is reused,
@@ -110,15 +110,6 @@ pub(crate) async fn process_ended(process: OwnedFd) -> io::Result<()> {
         .ready(Interest::READABLE)
         .await
         .map(drop)
-}
-
-/// A descriptor whose readiness the tokio runtime reports.
-#[expect(
-    deprecated,
-    reason = "the other way is not safe code, and an OwnedFd is what this one needs to be sound"
-)]
-pub(super) fn polled(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
-    AsyncFd::with_interest(fd, interest)
 }
 
 #[cfg(test)]

@@ -82,6 +82,7 @@ sandboxes whose network was made without CNI plugins: 1
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "it is one table of cases")]
 fn tables_are_removed_only_if_nothing_needs_or_makes_them() {
     let none = NativeSandboxes::default();
     let some = NativeSandboxes {

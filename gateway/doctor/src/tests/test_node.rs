@@ -236,17 +236,7 @@ impl TestNode {
         };
         node.kernel();
         node.orchestrators();
-        let devices = [
-            ("null", 3),
-            ("zero", 5),
-            ("full", 7),
-            ("random", 8),
-            ("urandom", 9),
-        ];
-        for (name, minor) in devices {
-            let path = Path::new("/dev").join(name);
-            node.device_files.insert(path, device(minor, 0, 0o666));
-        }
+        node.devices_of_memory();
         let sockets = [
             "admin.sock",
             "cri.sock",
@@ -257,21 +247,7 @@ impl TestNode {
         node.sockets = sockets
             .map(|name| (Path::new("/run/switchyard").join(name), true))
             .into();
-        let bin = [
-            "containerd",
-            "containerd-shim-runc-v2",
-            "runc",
-            "crun",
-            "iptables",
-            "ip6tables",
-            "systemctl",
-            "kubelet",
-        ];
-        node.programs
-            .extend(bin.map(|name| Path::new("/usr/bin").join(name)));
-        let plugins = ["bridge", "host-local", "firewall", "portmap"];
-        node.programs
-            .extend(plugins.map(|name| Path::new("/usr/lib/cni").join(name)));
+        node.installed_programs();
         let unit = |name: &str| {
             format!(
                 "Id={name}\nLoadState=loaded\nUnitFileState=enabled\nActiveState=active\nResult=success\n\
@@ -296,6 +272,38 @@ impl TestNode {
         );
         node.command("kubelet --version", "Kubernetes v1.33.1\n");
         node
+    }
+
+    fn devices_of_memory(&mut self) {
+        let devices = [
+            ("null", 3),
+            ("zero", 5),
+            ("full", 7),
+            ("random", 8),
+            ("urandom", 9),
+        ];
+        for (name, minor) in devices {
+            let path = Path::new("/dev").join(name);
+            self.device_files.insert(path, device(minor, 0, 0o666));
+        }
+    }
+
+    fn installed_programs(&mut self) {
+        let bin = [
+            "containerd",
+            "containerd-shim-runc-v2",
+            "runc",
+            "crun",
+            "iptables",
+            "ip6tables",
+            "systemctl",
+            "kubelet",
+        ];
+        self.programs
+            .extend(bin.map(|name| Path::new("/usr/bin").join(name)));
+        let plugins = ["bridge", "host-local", "firewall", "portmap"];
+        self.programs
+            .extend(plugins.map(|name| Path::new("/usr/lib/cni").join(name)));
     }
 
     pub(super) fn kernel(&mut self) {

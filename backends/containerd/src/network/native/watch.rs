@@ -1,7 +1,8 @@
 //! Keeps the tables of the gateway's own bridge as they should be, although other programs flush the ruleset of the node, as
 //! `nft flush ruleset` and `firewall-cmd --reload` do; and removes connections behind the answer to a detachment.
 
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::NativeBridge;
 use crate::base::error::from_network;
 use crate::base::fs::blocking;
+use crate::base::polled::polled;
 
 /// The interval of looks at the tables while nobody is noticed to change them: notifications may be lost.
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
@@ -27,9 +29,12 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(500), LOOK_INTERVAL);
 /// The most texts that are logged while others change the tables again and again.
 const TEXTS_MAX: usize = 16;
 
-/// A monitor that tokio waits for.
+/// A monitor, and a second descriptor of its socket for which the runtime waits.
 #[derive(Debug)]
-struct PolledMonitor(NftMonitor);
+struct PolledMonitor {
+    monitor: NftMonitor,
+    descriptor: AsyncFd<OwnedFd>,
+}
 
 /// The result of a look at the tables.
 #[derive(Default)]
@@ -40,9 +45,29 @@ struct TableLook {
     own: Option<u32>,
 }
 
-impl AsRawFd for PolledMonitor {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
+// === impl PolledMonitor ===
+
+impl PolledMonitor {
+    fn new(monitor: NftMonitor) -> io::Result<Self> {
+        let descriptor = polled(monitor.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
+        Ok(Self {
+            monitor,
+            descriptor,
+        })
+    }
+
+    /// Waits until others than the socket with the port `own` have changed one of the tables. Cancel-safe.
+    async fn changed(&mut self, own: Option<u32>) -> Result<()> {
+        loop {
+            let mut ready = self.descriptor.readable().await.map_err(cannot_wait)?;
+            let notice = self.monitor.read(own.as_slice()).map_err(from_network)?;
+            if !notice.more {
+                ready.clear_ready();
+            }
+            if !notice.families.is_empty() {
+                return Ok(());
+            }
+        }
     }
 }
 
@@ -119,14 +144,13 @@ impl NativeBridge {
     }
 
     /// Opens the monitor, if there is none.
-    async fn open(&self, monitor: &mut Option<AsyncFd<PolledMonitor>>) -> Result<()> {
+    async fn open(&self, monitor: &mut Option<PolledMonitor>) -> Result<()> {
         if monitor.is_some() {
             return Ok(());
         }
         let table = self.driver.table().clone();
         let opened = blocking(move || NftMonitor::open(table).map_err(from_network)).await?;
-        let polled = AsyncFd::with_interest(PolledMonitor(opened), Interest::READABLE);
-        *monitor = Some(polled.map_err(cannot_wait)?);
+        *monitor = Some(PolledMonitor::new(opened).map_err(cannot_wait)?);
         Ok(())
     }
 
@@ -148,28 +172,15 @@ impl NativeBridge {
 }
 
 /// Waits until others have changed one of the tables; for ever without a monitor. Cancel-safe.
-async fn changed(monitor: &mut Option<AsyncFd<PolledMonitor>>, own: Option<u32>) -> Result<()> {
-    let Some(monitor) = monitor else {
-        return std::future::pending().await;
-    };
-    loop {
-        let mut ready = monitor.readable_mut().await.map_err(cannot_wait)?;
-        let notice = ready
-            .get_inner_mut()
-            .0
-            .read(own.as_slice())
-            .map_err(from_network)?;
-        if !notice.more {
-            ready.clear_ready();
-        }
-        if !notice.families.is_empty() {
-            return Ok(());
-        }
+async fn changed(monitor: &mut Option<PolledMonitor>, own: Option<u32>) -> Result<()> {
+    match monitor {
+        Some(monitor) => monitor.changed(own).await,
+        None => std::future::pending().await,
     }
 }
 
 /// The error of a descriptor of the monitor.
-fn cannot_wait(fault: std::io::Error) -> Error {
+fn cannot_wait(fault: io::Error) -> Error {
     Error::internal("wait for changes of the ruleset").with_source(fault)
 }
 

@@ -13,7 +13,8 @@ use tokio::io::Interest;
 use tokio::task::AbortHandle;
 use tokio_util::task::TaskTracker;
 
-use crate::task::process::{polled, process_ended};
+use crate::base::polled::polled;
+use crate::task::process::process_ended;
 
 /// The pause between two reads of the counter of the parent cgroup. Events of all cgroups below it are
 /// reported there, and none of them is urgent.

@@ -55,14 +55,21 @@ fn next_process_keeps_what_is_on_record_and_removes_the_rest() {
         let kept = Container::with_ports("kept", &both(8080));
         let forgotten = Container::with_ports("forgotten", &both(8081));
         let cut_off = Container::with_ports("cut-off", &both(8082));
+        let ending = Container::with_ports("ending", &both(8083));
         let kept_attached = node.driver.attach(&kept.request).unwrap();
         node.driver.attach(&forgotten.request).unwrap();
         let cut_off_attached = node.driver.attach(&cut_off.request).unwrap();
 
         let next = node.next_driver();
-        next.adopt(&kept.attachment(Some(&kept_attached)));
-        // A kill came before it was on record which addresses it got.
-        next.adopt(&cut_off.attachment(None));
+        let ending_attached = node.driver.attach(&ending.request).unwrap();
+        ip(&format!("link set {} down", ending_attached.host_link));
+        next.adopt(&[
+            kept.attachment(Some(&kept_attached)),
+            // A kill came before it was on record which addresses it got.
+            cut_off.attachment(None),
+            // A kill came while it was detached, before its journal was removed.
+            ending.attachment(Some(&ending_attached)),
+        ]);
         next.restore().unwrap();
         let ports: BTreeSet<u16> = elements_of(NftFamily::Ip4)
             .iter()
@@ -74,6 +81,8 @@ fn next_process_keeps_what_is_on_record_and_removes_the_rest() {
         assert!(links().contains(kept_attached.host_link.as_str()));
         assert!(links().contains(cut_off_attached.host_link.as_str()));
         next.detach(&cut_off.attachment(None)).unwrap();
+        next.detach(&ending.attachment(Some(&ending_attached)))
+            .unwrap();
         next.detach(&forgotten.attachment(None)).unwrap();
         assert_eq!(node.in_use().len(), 2);
         let server = kept.serving(NftFamily::Ip4);
