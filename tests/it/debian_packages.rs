@@ -54,7 +54,7 @@ const SCRIPTS: [(&str, &[&str]); 9] = [
 ];
 
 /// Programs that are called although no list has them, and the reason.
-const OTHERS: [(&str, &str); 9] = [
+const OTHERS: [(&str, &str); 10] = [
     (
         "apparmor_parser",
         "the daemon calls it where the node has AppArmor",
@@ -66,6 +66,7 @@ const OTHERS: [(&str, &str); 9] = [
     ("no-such-program-anywhere", "nobody has it, as a test wants"),
     ("nomad", "shown where there is one"),
     ("quota", "the name of a package, and of a mount option"),
+    ("rpc.mountd", "called in the guest, whose image has it"),
     ("systemctl", "called where systemd runs"),
 ];
 

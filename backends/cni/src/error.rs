@@ -385,7 +385,8 @@ impl Error {
 
     /// Returns whether the content of a journal file is lost: it was read, and is damaged. A disk that cannot
     /// read it may do so later.
-    pub(crate) const fn is_journal_lost(&self) -> bool {
+    #[must_use]
+    pub const fn is_journal_lost(&self) -> bool {
         matches!(self, Self::JournalDamaged { .. })
     }
 

@@ -188,6 +188,9 @@ impl Backend for Containerd {
 
     fn recover(&self) -> BoxFuture<'_, Result<Recovered>> {
         Box::pin(async move {
+            // Needs no containerd, and what is attached needs it whether containerd answers or not.
+            let network = &self.parts.network;
+            network.native.recover(&network.context.layout).await;
             self.parts.health.wait_up(CONTACT_TIMEOUT).await?;
             self.parts.recovery.recover().await
         })

@@ -260,9 +260,12 @@ impl Network {
         let netns = there.then_some(netns);
         let journal = dirs.cni_journal();
         let path = journal.clone();
-        let read = blocking(move || cni::Saved::read(&path).map_err(from_cni)).await;
-        // Of one that cannot be read, `del_saved` says what is to be done.
-        let saved = read.ok().flatten();
+        // Of one that is damaged, `del_saved` says what is to be done.
+        let read = blocking(move || Ok(cni::Saved::read(&path))).await?;
+        let saved = match read {
+            Err(error) if !error.is_journal_lost() => return Err(from_cni(error)),
+            read => read.ok().flatten(),
+        };
         let native = saved.as_ref().map_or(Ok(None), |saved| {
             self.native.attachment(id, saved, &journal)
         })?;

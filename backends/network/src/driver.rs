@@ -36,13 +36,14 @@ use std::net::IpAddr;
 use parking_lot::Mutex;
 use switchyard_crash_points::{CrashPoint, reach};
 
-use crate::addresses::{AddressPool, AssignedAddress, RangeSet};
+use crate::addresses::{AddressPool, AssignedAddress, Holder, RangeSet};
 use crate::netlink::{
-    Family, IpPrefix, Link, LinkName, LinkRef, Socket, delete_link, delete_neighbour, find_link,
-    list_links, set_down,
+    Family, IpFamily, IpPrefix, Link, LinkName, LinkRef, Socket, delete_link, delete_neighbour,
+    find_link, is_forwarding, list_links, set_down,
 };
-use crate::nft::{Element, ElementChange, NftFamily, NftTables, Repair, TableName};
-use elements::{flows_of_ended, flows_of_new, port_elements};
+use crate::nft::{Element, ElementChange, Flows, NftFamily, NftTables, Repair, TableName};
+use container::forwarding_port;
+use elements::{flows_of_ended, flows_of_new, is_of_port, of_ports, port_elements};
 use flows::PastFlows;
 use names::{group_of, host_link, ifb_link};
 
@@ -78,6 +79,8 @@ struct State {
     bridge: Option<u32>,
     /// The elements of each attachment, by the host's end.
     attachments: BTreeMap<LinkName, BTreeSet<Element>>,
+    /// Whether the attachments of all former processes are among them: until then no published port is taken for one that a kill has left.
+    knows_all: bool,
 }
 
 /// Sockets in the network namespace of the node.
@@ -167,6 +170,9 @@ impl BridgeDriver {
     /// [`DriverError::Rules`], [`DriverError::Links`]: what the kernel cannot do.
     pub fn probe(&self) -> Result<(), DriverError> {
         bridge::probe_links()?;
+        if self.families.contains(&NftFamily::Ip6) {
+            is_forwarding(IpFamily::V6)?;
+        }
         let mut state = self.state.lock();
         let kernel = state.kernel(&self.settings.table)?;
         for family in &self.families {
@@ -177,37 +183,35 @@ impl BridgeDriver {
 
     /// Takes over attachments that former processes have made: their published ports stay at the next [`BridgeDriver::restore`]. One whose
     /// host's end is gone or down was cut off, before it was complete or after its ports were withdrawn: it has none. If the devices cannot be
-    /// listed, which is logged, each counts as complete. Blocks.
-    pub fn adopt(&self, attachments: &[Attachment]) {
+    /// listed, which is logged, each counts as complete. `all` says whether these are all that there may be on record; until then, no port is
+    /// withdrawn that belongs to no known attachment. May be repeated. Blocks.
+    pub fn adopt(&self, attachments: &[Attachment], all: bool) {
         let mut state = self.state.lock();
         let up = self.links_that_are_up(&mut state);
-        let up = up.unwrap_or_else(|error| {
+        if let Err(error) = &up {
             tracing::warn!(
-                error = switchyard_linux::report(&error),
+                error = switchyard_linux::report(error),
                 "cannot list network devices: all ports of containers on record stay published"
             );
-            None
-        });
+        }
         for attachment in attachments {
             let host = host_link(&self.settings.table, &attachment.holder);
-            let is_up = up.as_ref().is_none_or(|up| up.contains(host.as_str()));
+            let is_up = up.as_ref().map_or(true, |up| up.contains(host.as_str()));
             let addresses = attachment.addresses.as_deref().filter(|_| is_up);
             let elements = port_elements(&attachment.ports, addresses.unwrap_or_default());
-            state.attachments.insert(host, elements);
+            state.attachments.entry(host).or_insert(elements);
         }
+        state.knows_all |= all;
     }
 
-    fn links_that_are_up(
-        &self,
-        state: &mut State,
-    ) -> Result<Option<BTreeSet<String>>, DriverError> {
+    fn links_that_are_up(&self, state: &mut State) -> Result<BTreeSet<String>, DriverError> {
         let links = list_links(&mut state.kernel(&self.settings.table)?.route)?;
         let up = links.into_iter().filter(|link| link.is_up);
-        Ok(Some(up.map(|link| link.name).collect()))
+        Ok(up.map(|link| link.name).collect())
     }
 
     /// Makes the tables what the known attachments need: adds what is missing, and removes what else is in them. Returns what was done in
-    /// each family. Blocks.
+    /// each family. Does nothing if nobody needs them: if the bridge is not used by this driver and no attachment is known. Blocks.
     ///
     /// # Errors
     /// [`DriverError::Rules`].
@@ -216,6 +220,9 @@ impl BridgeDriver {
     }
 
     fn restore_locked(&self, state: &mut State) -> Result<Vec<(NftFamily, Repair)>, DriverError> {
+        if !self.settings.is_used && state.attachments.is_empty() {
+            return Ok(Vec::new());
+        }
         let wanted: BTreeSet<Element> = state
             .attachments
             .values()
@@ -223,11 +230,16 @@ impl BridgeDriver {
             .chain(&self.own_elements)
             .cloned()
             .collect();
+        let knows_all = state.knows_all;
         let kernel = state.kernel(&self.settings.table)?;
         let mut repairs = Vec::new();
         for family in &self.families {
             let wanted = wanted.iter().filter(|element| element.fits(*family));
-            let wanted = wanted.cloned().collect();
+            let mut wanted: BTreeSet<Element> = wanted.cloned().collect();
+            if !knows_all && let Some(found) = kernel.tables.read(*family)? {
+                let ports = found.elements().iter();
+                wanted.extend(ports.filter(|element| is_of_port(element)).cloned());
+            }
             repairs.push((*family, kernel.tables.restore(*family, &wanted)?));
         }
         Ok(repairs)
@@ -239,7 +251,15 @@ impl BridgeDriver {
     /// # Errors
     /// [`DriverError::Links`].
     pub fn sweep(&self) -> Result<usize, DriverError> {
-        let mut state = self.state.lock();
+        let mut swept = 0;
+        // Others attach between two deletions.
+        while self.sweep_one(&mut self.state.lock())? {
+            swept += 1;
+        }
+        Ok(swept)
+    }
+
+    fn sweep_one(&self, state: &mut State) -> Result<bool, DriverError> {
         let known: BTreeSet<String> = state
             .attachments
             .keys()
@@ -248,13 +268,12 @@ impl BridgeDriver {
         let kernel = state.kernel(&self.settings.table)?;
         let links = list_links(&mut kernel.route)?;
         let is_left = |link: &&Link| link.group == self.group && !known.contains(&link.name);
-        let left: Vec<_> = links.iter().filter(is_left).collect();
-        for link in &left {
-            kernel
-                .route
-                .run_one(&delete_link(&LinkRef::Index(link.index)))?;
-        }
-        Ok(left.len())
+        let Some(left) = links.iter().find(is_left) else {
+            return Ok(false);
+        };
+        let delete = delete_link(&LinkRef::Index(left.index));
+        kernel.route.run_one(&delete)?;
+        Ok(true)
     }
 
     /// Attaches a container: gives it addresses, connects it, and publishes its ports. When this returns, packets pass.
@@ -270,22 +289,35 @@ impl BridgeDriver {
         let assigned = self.pool.assign(&request.holder, &request.addresses)?;
         reach(CrashPoint::AddressesAssigned);
         let addresses: Vec<_> = assigned.iter().map(|one| one.address).collect();
-        self.past.leave(&addresses);
-        let connected = self.connect(request, assigned);
-        connected.map_err(|error| {
-            let attachment = Attachment {
-                holder: request.holder.clone(),
-                addresses: Some(addresses),
-                ports: request.ports.clone(),
-            };
-            match self.undo(&attachment) {
-                Ok(()) => error,
-                Err(undo) => DriverError::NotUndone {
-                    source: Box::new(error),
-                    undo: Box::new(undo),
-                },
+        self.past.remove_before(&addresses);
+        match self.connect(request, assigned) {
+            Ok(attached) => {
+                self.past.add(flows_of_new(&request.ports));
+                Ok(attached)
             }
-        })
+            Err(error) => Err(self.undone(request, addresses, error)),
+        }
+    }
+
+    /// Undoes an attachment that failed, and returns the error.
+    fn undone(
+        &self,
+        request: &AttachRequest,
+        addresses: Vec<IpAddr>,
+        error: DriverError,
+    ) -> DriverError {
+        let attachment = Attachment {
+            holder: request.holder.clone(),
+            addresses: Some(addresses),
+            ports: request.ports.clone(),
+        };
+        match self.end(&attachment, true) {
+            Ok(()) => error,
+            Err(undo) => DriverError::NotUndone {
+                source: Box::new(error),
+                undo: Box::new(undo),
+            },
+        }
     }
 
     fn connect(
@@ -300,10 +332,18 @@ impl BridgeDriver {
         let replaced = state.attachments.insert(host.clone(), BTreeSet::new());
         self.withdraw(&mut state, &replaced.unwrap_or_default())?;
         let bridge = self.ready_bridge(&mut state)?;
-        let attached = self.connect_links(&mut state, request, &bridge, assigned)?;
+        let mac = self.connect_links(&mut state, request, &bridge, &assigned)?;
         self.publish(&mut state, &host, &request.ports, &addresses)?;
         reach(CrashPoint::PortsPublished);
-        Ok(attached)
+        drop(state);
+        let host_end = forwarding_port(&host)?;
+        Ok(Attached {
+            host_mac: host_end.mac.unwrap_or(bridge.mac),
+            host_link: host,
+            bridge_mac: bridge.mac,
+            mac,
+            addresses: assigned,
+        })
     }
 
     /// Lets the ports of the node lead to a container. Without ports, the table is not looked at.
@@ -324,14 +364,14 @@ impl BridgeDriver {
             Err(error) if error.is_missing() => {
                 // Others have deleted the table, and the daemon has not noticed it yet.
                 state.attachments.insert(host.clone(), elements);
-                self.restore_locked(state)?;
+                let restored = self.restore_locked(state);
+                restored.map_err(|error| of_ports(error, ports))?;
             }
-            Err(error) => return Err(error::of_ports(error)),
+            Err(error) => return Err(of_ports(error.into(), ports)),
             Ok(()) => {
                 state.attachments.insert(host.clone(), elements);
             }
         }
-        self.past.add(flows_of_new(ports));
         Ok(())
     }
 
@@ -341,14 +381,31 @@ impl BridgeDriver {
     /// # Errors
     /// [`DriverError::Rules`], [`DriverError::Links`], [`DriverError::Addresses`]: call it again.
     pub fn detach(&self, attachment: &Attachment) -> Result<(), DriverError> {
-        let addresses = self.disconnect(attachment, false)?;
-        self.release(attachment, addresses.as_deref())
+        self.end(attachment, false)
     }
 
-    /// Detaches a container whose namespace stays, and may be attached again.
-    fn undo(&self, attachment: &Attachment) -> Result<(), DriverError> {
-        let addresses = self.disconnect(attachment, true)?;
-        self.release(attachment, addresses.as_deref())
+    /// Detaches a container. If its namespace stays, and may be attached again, its pair of devices is deleted.
+    fn end(&self, attachment: &Attachment, deletes_link: bool) -> Result<(), DriverError> {
+        let Attachment {
+            holder,
+            addresses,
+            ports,
+        } = attachment;
+        let Some(addresses) = addresses else {
+            // A kill came before they were on record. They are released last, as all else.
+            let held = self.pool.reservations()?.into_iter();
+            let held = held.filter(|one| one.holder.belongs_to(holder));
+            let held: Vec<IpAddr> = held.map(|one| one.address).collect();
+            self.disconnect(holder, &held, ports, deletes_link)?;
+            self.past.add(held.into_iter().map(Flows::Of).collect());
+            self.pool.release_all(holder)?;
+            reach(CrashPoint::AddressesReleased);
+            return Ok(());
+        };
+        self.disconnect(holder, addresses, ports, deletes_link)?;
+        self.pool.release(holder, addresses)?;
+        reach(CrashPoint::AddressesReleased);
+        Ok(())
     }
 
     /// Removes connections of UDP and SCTP that go on as they began: those from before their port was published, and those to containers that
@@ -361,32 +418,29 @@ impl BridgeDriver {
         self.past.remove();
     }
 
-    /// Withdraws ports, and sets the host's end down or deletes it. Returns the addresses, if they are known.
+    /// Withdraws ports, and sets the host's end down or deletes it.
     fn disconnect(
         &self,
-        attachment: &Attachment,
+        holder: &Holder,
+        addresses: &[IpAddr],
+        ports: &[PublishedPort],
         deletes_link: bool,
-    ) -> Result<Option<Vec<IpAddr>>, DriverError> {
-        let host = host_link(&self.settings.table, &attachment.holder);
+    ) -> Result<(), DriverError> {
+        let host = host_link(&self.settings.table, holder);
+        let mut elements = port_elements(ports, addresses);
         let mut state = self.state.lock();
         // From now on no repair publishes its ports again.
         let known = state.attachments.insert(host.clone(), BTreeSet::new());
-        let addresses = attachment.addresses.clone();
-        let mut elements =
-            port_elements(&attachment.ports, addresses.as_deref().unwrap_or_default());
         elements.extend(known.unwrap_or_default());
         self.withdraw(&mut state, &elements)?;
         reach(CrashPoint::PortsWithdrawn);
         let kernel = state.kernel(&self.settings.table)?;
-        let neighbours = addresses.as_deref().unwrap_or_default();
         let bridge = find_link(&mut kernel.route, &self.settings.name.clone().into())?;
-        let mut requests: Vec<_> = bridge
-            .iter()
-            .flat_map(|bridge| {
-                let forget = |address: &IpAddr| delete_neighbour(bridge.index, *address);
-                neighbours.iter().map(forget)
-            })
-            .collect();
+        let forget = |bridge: &Link| {
+            let forget = |address: &IpAddr| delete_neighbour(bridge.index, *address);
+            addresses.iter().map(forget).collect::<Vec<_>>()
+        };
+        let mut requests = bridge.as_ref().map(forget).unwrap_or_default();
         let host_end = LinkRef::Name(host.clone());
         requests.push(if deletes_link {
             delete_link(&host_end)
@@ -399,7 +453,7 @@ impl BridgeDriver {
         state.attachments.remove(&host);
         drop(state);
         self.past.add(flows_of_ended(&elements));
-        Ok(addresses)
+        Ok(())
     }
 
     /// Removes the elements of ports.
@@ -412,19 +466,6 @@ impl BridgeDriver {
             Err(error) if error.is_missing() => Ok(()),
             done => Ok(done?),
         }
-    }
-
-    fn release(
-        &self,
-        attachment: &Attachment,
-        addresses: Option<&[IpAddr]>,
-    ) -> Result<(), DriverError> {
-        match addresses {
-            Some(addresses) => self.pool.release(&attachment.holder, addresses)?,
-            None => drop(self.pool.release_all(&attachment.holder)?),
-        }
-        reach(CrashPoint::AddressesReleased);
-        Ok(())
     }
 
     /// The changes that add or remove elements, each in the tables where it belongs.

@@ -126,7 +126,7 @@ fn clear(args: &ClearArgs) -> Result<(), CliError> {
     let found = read_tables()?;
     let socket = node.socket();
     let native = switchyard_doctor::config_in_force(&socket)
-        .is_some_and(|config| switchyard_doctor::is_native(&config));
+        .is_some_and(|config| config.network.bridge.is_native());
     let sandboxes = node.sandboxes(&socket)?;
     let views: Vec<&TableView> = found.iter().map(|table| &table.view).collect();
     let daemon = native.then_some(socket.as_path());

@@ -102,12 +102,6 @@ pub fn config_in_force(admin_socket: &Path) -> Option<Config> {
     facts::config_in_force(&LocalNode::default(), admin_socket)
 }
 
-/// Returns whether the gateway's own bridge is to be made without CNI plugins.
-#[must_use]
-pub fn is_native(config: &Config) -> bool {
-    native::is_native(config)
-}
-
 /// The directories in which the Nomad agents of this node look for plugins, as far as a process or the configuration of
 /// packages names them.
 #[must_use]

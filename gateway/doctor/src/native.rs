@@ -3,9 +3,6 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use switchyard_config::Config;
-use switchyard_containerd::config::BridgeDriverChoice;
-
 use super::codes::runtime::{NATIVE_DROPPED, NATIVE_LACKING, TABLE_CHANGED};
 use super::facts::Facts;
 use super::families::of_bridge;
@@ -35,15 +32,10 @@ const OPERATORS_CHAINS: [(&str, &str); 2] =
 const DOCKER_USER: &str = "DOCKER-USER";
 const UFW: &str = "-j ufw-";
 
-/// Returns whether the gateway's own bridge is to be made without CNI plugins.
-pub(super) fn is_native(config: &Config) -> bool {
-    config.network.bridge.driver == BridgeDriverChoice::Native
-}
-
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     // Tables stay when the driver is another one by now.
     let mut found: Vec<Finding> = changed(facts).into_iter().collect();
-    if !is_native(&facts.config) {
+    if !facts.config.network.bridge.is_native() {
         return found;
     }
     let ranges = of_bridge(facts);

@@ -13,7 +13,6 @@ use super::codes::runtime::{
 };
 use super::facts::Facts;
 use super::finding::Finding;
-use super::native::is_native;
 use super::text::listed;
 use super::view::FILE_MAX;
 
@@ -73,7 +72,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
         found.extend(policies);
     }
     // Where the kernel cannot do without plugins, that is a finding of its own.
-    let is_native = is_native(&facts.config);
+    let is_native = facts.config.network.bridge.is_native();
     if facts.config.nomad.enabled && !is_native {
         found.extend(bridge_plugins(facts));
         let missing = FILTERS.iter().map(|filter| filter.program);

@@ -133,6 +133,7 @@ impl OwnBridge {
             mtu: None,
             addresses_dir: dir.join("addresses"),
             table: table.clone(),
+            is_used: true,
         })?;
         Ok(Self {
             driver,

@@ -270,7 +270,8 @@ impl Parts {
         tracker.spawn(shared_socket.share_with_logkeeper(keeper.clone(), stop.clone()));
         let kept = Arc::clone(&self.network.kept_ports);
         tracker.spawn(kept.store(keeper.clone(), recovered.clone(), stop.clone()));
-        tracker.spawn(Arc::clone(&self.network.native).watch(stop.clone()));
+        let native = Arc::clone(&self.network.native);
+        tracker.spawn(native.watch(self.context.layout.clone(), stop.clone()));
     }
 }
 

@@ -21,17 +21,17 @@ use switchyard_core::id::SandboxId;
 use switchyard_core::spec::{PodNetwork, Subnet};
 use switchyard_core::{Error, Result};
 use switchyard_linux::report;
-use switchyard_namespaces::{self as namespaces, Ns};
+use switchyard_namespaces::Ns;
 use switchyard_network::addresses::Holder;
 use switchyard_network::driver::{self, AttachRequest, BridgeDriver, BridgeSettings};
 use switchyard_network::netlink::LinkName;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::journal::mappings;
 use super::request::INTERFACE;
-use crate::base::config::{BridgeConfig, BridgeDriverChoice};
+use crate::base::config::BridgeConfig;
 use crate::base::error::{from_cni, from_network};
 use crate::base::fs::{blocking, ids_below};
 use crate::base::layout::{Layout, SandboxDirs};
@@ -43,6 +43,11 @@ mod watch;
 const NATIVE: &str = "native";
 /// Limit for reading the journals of predecessors.
 const READ_LIMIT: Duration = Duration::from_secs(30);
+/// How many calls of the driver there are at a time: they wait for each other in the kernel, and all of them if that or the disk with the
+/// addresses hangs. The other threads for short calls are left to others.
+const THREADS: usize = 4;
+/// Limit for waiting until one of them ends.
+const THREAD_LIMIT: Duration = Duration::from_secs(60);
 
 /// The gateway's own bridge, as far as the daemon attaches sandboxes to it itself.
 #[derive(Debug)]
@@ -62,15 +67,14 @@ pub(crate) struct NativeBridge {
     knows_all: AtomicBool,
     /// Notified when connections may go on to where a port led before.
     past_flows: Notify,
+    threads: Arc<Semaphore>,
 }
 
 /// The attachments that predecessors have made by this driver.
 #[derive(Debug, Default)]
 struct FoundAttachments {
-    /// Those whose namespace is there; one that was cut off has no addresses on record.
-    there: Vec<driver::Attachment>,
-    /// True if there are journals of others.
-    has_others: bool,
+    /// One that was cut off has no addresses on record.
+    all: Vec<driver::Attachment>,
     /// True if a journal could not be read.
     has_unread: bool,
 }
@@ -82,15 +86,16 @@ impl NativeBridge {
     /// `InvalidArgument` for a configuration of a bridge that the kernel cannot have.
     pub(crate) fn new(config: &BridgeConfig, subnets: &[Subnet]) -> Result<Self> {
         let refused = |report: String| Error::invalid("network.bridge", report);
+        let is_wanted = config.is_native();
         let settings = BridgeSettings {
             name: LinkName::new(&config.name).map_err(|error| refused(report(&error)))?,
             subnets: subnets.to_vec(),
             mtu: Some(config.mtu).filter(|mtu| *mtu != 0),
             addresses_dir: config.addresses_dir.clone(),
             table: mapping::table_of(&config.name).map_err(|error| refused(report(&error)))?,
+            is_used: is_wanted,
         };
         let driver = BridgeDriver::new(settings).map_err(|error| refused(report(&error)))?;
-        let is_wanted = config.driver == BridgeDriverChoice::Native;
         let fault = is_wanted.then(|| driver.probe().err()).flatten();
         let fault = fault.map(|error| report(&error));
         if let Some(reason) = &fault {
@@ -108,6 +113,7 @@ impl NativeBridge {
             in_use: CancellationToken::new(),
             knows_all: AtomicBool::new(false),
             past_flows: Notify::new(),
+            threads: Arc::new(Semaphore::new(THREADS)),
         })
     }
 
@@ -193,9 +199,8 @@ impl NativeBridge {
         version: cni::SpecVersion,
         journal: &Path,
     ) -> Result<Vec<IpAddr>> {
-        let driver = Arc::clone(&self.driver);
         let asked = Arc::clone(request);
-        let attached = blocking(move || Ok(driver.attach(&asked))).await?;
+        let attached = self.call(move |driver| driver.attach(&asked)).await?;
         self.past_flows.notify_one();
         let attached = match attached {
             Ok(attached) => attached,
@@ -220,10 +225,9 @@ impl NativeBridge {
         attachment: driver::Attachment,
         journal: &Path,
     ) -> Result<()> {
-        let driver = Arc::clone(&self.driver);
-        let detached = blocking(move || driver.detach(&attachment).map_err(from_network)).await;
+        let detached = self.call(move |driver| driver.detach(&attachment)).await?;
         self.past_flows.notify_one();
-        detached?;
+        detached.map_err(from_network)?;
         remove_journal(journal).await;
         Ok(())
     }
@@ -264,92 +268,125 @@ impl NativeBridge {
         })
     }
 
-    /// Takes over what predecessors have attached, and restores the tables for it. Before anything is attached or detached. Idempotent:
-    /// recovery may be tried again. What fails is logged, and tried again by [`NativeBridge::watch`].
-    pub(crate) async fn recover(self: &Arc<Self>, layout: &Layout) {
-        let bridge = Arc::clone(self);
-        let layout = layout.clone();
-        let find = blocking(move || bridge.find(&layout));
-        let found = match timeout(READ_LIMIT, find).await {
-            Ok(Ok(found)) => found,
-            // Nothing is restored: it would take their ports from those that are not known.
-            Ok(Err(error)) => {
-                tracing::error!(
-                    error = error.report(),
-                    "cannot look for the network journals of sandboxes: rules for them are not restored"
-                );
-                return;
-            }
-            Err(_) => {
-                tracing::error!(after = ?READ_LIMIT, "the disk with the network journals of sandboxes does not answer: rules for them are not restored");
-                return;
-            }
+    /// Runs a call of the driver on a thread. Cancel-safe: one that has begun is completed.
+    ///
+    /// # Errors
+    /// `Unavailable` if no thread becomes free.
+    async fn call<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&BridgeDriver) -> T + Send + 'static,
+    ) -> Result<T> {
+        let thread = timeout(THREAD_LIMIT, Arc::clone(&self.threads).acquire_owned());
+        let Ok(thread) = thread.await else {
+            return Err(Error::unavailable(format!(
+                "network {}: {THREADS} calls about it have not ended within {THREAD_LIMIT:?}: look whether the disk with network.bridge.addresses_dir hangs, and try again",
+                self.name
+            )));
         };
-        self.knows_all.store(!found.has_unread, Ordering::Relaxed);
-        if found.there.is_empty() && !found.has_others && !self.is_chosen() {
-            return;
-        }
-        let adopted = found.there.len();
+        let thread = thread.map_err(|closed| {
+            Error::internal("wait for a thread for the gateway's own bridge").with_source(closed)
+        })?;
         let driver = Arc::clone(&self.driver);
-        let restored = blocking(move || {
-            driver.adopt(&found.there);
-            driver.restore().map_err(from_network)
-        });
-        match restored.await {
-            Ok(_) => tracing::debug!(
+        blocking(move || {
+            let _until_it_returns = thread;
+            Ok(work(&driver))
+        })
+        .await
+    }
+
+    /// Takes over what predecessors have attached, and restores the tables for it. Before anything is attached or detached. Idempotent:
+    /// recovery may be tried again. What fails is logged, and tried again by [`NativeBridge::watch`]; until then no port of others is
+    /// withdrawn.
+    pub(crate) async fn recover(self: &Arc<Self>, layout: &Layout) {
+        let Some(adopted) = self.take_over(layout, true).await else {
+            return;
+        };
+        match self.call(BridgeDriver::restore).await {
+            Ok(Ok(_)) => tracing::debug!(
                 adopted,
                 "the rules of the gateway's own bridge are as they should be"
             ),
-            Err(error) => tracing::warn!(
-                error = error.report(),
-                "cannot restore the rules of the gateway's own bridge: trying again"
-            ),
+            Ok(Err(error)) => log_not_restored(&from_network(error)),
+            Err(error) => log_not_restored(&error),
+        }
+    }
+
+    /// Takes over the attachments of all journals. Returns how many there are; `None` if nobody needs this driver. The first failure is
+    /// logged as an error.
+    async fn take_over(self: &Arc<Self>, layout: &Layout, is_first: bool) -> Option<usize> {
+        let bridge = Arc::clone(self);
+        let layout = layout.clone();
+        let find = self.call(move |_| bridge.find(&layout, is_first));
+        let found = match timeout(READ_LIMIT, find).await {
+            Ok(found) => found.flatten(),
+            Err(_) => Err(Error::unavailable(format!(
+                "the disk does not answer within {READ_LIMIT:?}"
+            ))),
+        };
+        let found = found.unwrap_or_else(|error| {
+            if is_first {
+                tracing::error!(
+                    error = error.report(),
+                    "cannot read the network journals of sandboxes: their published ports stay as they are, and come back after a change by others only when the journals can be read"
+                );
+            }
+            FoundAttachments {
+                has_unread: true,
+                ..FoundAttachments::default()
+            }
+        });
+        let FoundAttachments { all, has_unread } = found;
+        self.knows_all.store(!has_unread, Ordering::Relaxed);
+        if all.is_empty() && !has_unread && !self.is_chosen() {
+            return None;
+        }
+        let adopted = all.len();
+        if let Err(error) = self
+            .call(move |driver| driver.adopt(&all, !has_unread))
+            .await
+        {
+            self.knows_all.store(false, Ordering::Relaxed);
+            log_not_restored(&error);
         }
         self.in_use.cancel();
+        Some(adopted)
     }
 
     /// Reads the journals of all sandboxes, also of those that containerd does not know. Blocks.
     ///
     /// # Errors
     /// The directory of sandboxes cannot be listed.
-    fn find(&self, layout: &Layout) -> Result<FoundAttachments> {
+    fn find(&self, layout: &Layout, is_first: bool) -> Result<FoundAttachments> {
         let mut found = FoundAttachments::default();
         for id in ids_below::<SandboxId>(&layout.all_sandbox_state())?.into_values() {
-            if let Err(error) = self.add_found(id, &layout.sandbox(id), &mut found) {
-                found.has_unread = true;
-                tracing::error!(sandbox = %id, error = error.report(), "cannot read how a sandbox was attached to its network: if it was to the gateway's own bridge, its published ports may not lead to it");
+            match self.find_one(id, &layout.sandbox(id)) {
+                Ok(attachment) => found.all.extend(attachment),
+                Err(error) => {
+                    found.has_unread = true;
+                    if is_first {
+                        tracing::error!(sandbox = %id, error = error.report(), "cannot read how a sandbox was attached to its network: if it was to the gateway's own bridge, its published ports do not come back after a change by others");
+                    }
+                }
             }
         }
         Ok(found)
     }
 
-    /// Adds the attachment of a sandbox, if its journal is of this driver. Blocks.
+    /// The attachment of a sandbox, if its journal is of this driver. Blocks.
     ///
     /// # Errors
     /// The journal cannot be read, or is of an unknown driver.
-    fn add_found(
-        &self,
-        id: SandboxId,
-        dirs: &SandboxDirs,
-        found: &mut FoundAttachments,
-    ) -> Result<()> {
+    fn find_one(&self, id: SandboxId, dirs: &SandboxDirs) -> Result<Option<driver::Attachment>> {
         let journal = dirs.cni_journal();
         let Some(saved) = cni::Saved::read(&journal).map_err(from_cni)? else {
-            return Ok(());
+            return Ok(None);
         };
         if saved.driver() != Some(NATIVE) {
-            return saved.check_made_by_plugins(&journal).map_err(from_cni);
+            saved.check_made_by_plugins(&journal).map_err(from_cni)?;
+            return Ok(None);
         }
         let result = saved.result(&journal).map_err(from_cni)?;
-        // After a reboot the namespace is gone, with all that the kernel had of it. One that cannot be looked at counts as there.
-        let is_there = namespaces::is_namespace_file(&netns_of(dirs)).unwrap_or(true);
-        if is_there {
-            let attachment = self.described(id, &saved, result.as_ref())?;
-            found.there.push(attachment);
-        } else {
-            found.has_others = true;
-        }
-        Ok(())
+        self.described(id, &saved, result.as_ref()).map(Some)
     }
 
     /// Removes ends of network devices that belong to no attachment. When recovery is complete, unless it does not know all attachments.
@@ -357,8 +394,8 @@ impl NativeBridge {
         if !self.in_use.is_cancelled() || !self.knows_all.load(Ordering::Relaxed) {
             return;
         }
-        let driver = Arc::clone(&self.driver);
-        match blocking(move || driver.sweep().map_err(from_network)).await {
+        let swept = self.call(BridgeDriver::sweep).await;
+        match swept.and_then(|swept| swept.map_err(from_network)) {
             Ok(0) => {}
             Ok(removed) => tracing::info!(
                 removed,
@@ -370,6 +407,13 @@ impl NativeBridge {
             ),
         }
     }
+}
+
+fn log_not_restored(error: &Error) {
+    tracing::warn!(
+        error = error.report(),
+        "cannot restore the rules of the gateway's own bridge: trying again"
+    );
 }
 
 /// Who has the addresses of a sandbox.

@@ -126,9 +126,7 @@ impl Recovery {
     /// Finds what predecessors have of networks, and returns the holders of the bridges of clusters.
     async fn recover_networks(&self) -> Result<Vec<SandboxId>> {
         self.network.find_predecessor_plugins().await?;
-        let bridge_holders = self.network.cluster_bridges.load().await?;
-        self.network.native.recover(&self.context.layout).await;
-        Ok(bridge_holders)
+        self.network.cluster_bridges.load().await
     }
 
     /// Queues the cleanup of what calls and exits of a predecessor have left.

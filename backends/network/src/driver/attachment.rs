@@ -26,6 +26,8 @@ pub struct BridgeSettings {
     pub addresses_dir: PathBuf,
     /// The tables of this instance of the daemon.
     pub table: TableName,
+    /// Whether containers are attached by this driver. Else its tables are kept only while containers need them that were attached before.
+    pub is_used: bool,
 }
 
 /// A port of the node that leads to a port of a container.

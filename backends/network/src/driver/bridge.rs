@@ -1,6 +1,6 @@
 //! The bridge itself: made by the first container that needs it, and set up as the containers need it.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::thread;
 
 use nix::errno::Errno;
@@ -8,13 +8,17 @@ use nix::sched::{CloneFlags, unshare};
 use switchyard_crash_points::{CrashPoint, reach};
 
 use super::error::DriverError;
+use super::names::mac_of;
 use super::{BridgeDriver, State};
 use crate::netlink::{
     Address, Bridge, Family, IpFamily, Ipv4Setting, Ipv6Setting, Link, LinkName, LinkRef, Mac,
     NetNs, NetlinkError, NewLink, Socket, Veth, add_address, enable_forwarding, find_link,
-    set_ipv4, set_ipv6, set_mac, set_up,
+    set_ipv4, set_ipv6, set_mac, set_master, set_up,
 };
 use crate::nft::NftFamily;
+
+/// How many host's ends are connected in one batch.
+const CONNECTED_AT_ONCE: usize = 64;
 
 /// A bridge that is ready for a container.
 pub(super) struct ReadyBridge {
@@ -35,7 +39,10 @@ impl BridgeDriver {
         if link.kind.as_deref() != Some("bridge") {
             return Err(DriverError::NoBridge {
                 name: name.to_string(),
-                kind: link.kind.unwrap_or_else(|| "of hardware".to_owned()),
+                kind: link.kind.map_or_else(
+                    || "of hardware".to_owned(),
+                    |kind| format!("of the kind {kind}"),
+                ),
             });
         }
         let mac = link.mac.ok_or_else(|| NetlinkError::Value {
@@ -46,9 +53,9 @@ impl BridgeDriver {
         let is_known = known == Some(link.index);
         let mut requests = Vec::new();
         if !is_known {
+            self.allow_ipv6()?;
             // Else it would have the lowest address of its ports, and change it with them.
             requests.push(set_mac(&reference, mac));
-            requests.push(set_ipv4(&reference, &[(Ipv4Setting::RouteLocalnet, 1)]));
         }
         requests.push(set_up(&reference));
         for prefix in &self.gateways {
@@ -60,9 +67,16 @@ impl BridgeDriver {
         }
         kernel.route.run(&requests)?;
         if !is_known {
-            self.set_parameters()?;
+            self.connect_again(state, link.index)?;
             // It has the elements of the bridge, which containers need also if they publish nothing.
             self.restore_locked(state)?;
+            self.forward()?;
+            // Last: the rules keep 127.0.0.0/8 of the node from containers.
+            let settings = set_ipv4(&reference, &[(Ipv4Setting::RouteLocalnet, 1)]);
+            state
+                .kernel(&self.settings.table)?
+                .route
+                .run_one(&settings)?;
             state.bridge = Some(link.index);
         }
         Ok(ReadyBridge {
@@ -71,11 +85,32 @@ impl BridgeDriver {
         })
     }
 
+    /// Connects the containers of a bridge that somebody has deleted, and that is made anew. For those of a bridge that was only not seen by
+    /// this process yet, it changes nothing.
+    fn connect_again(&self, state: &mut State, bridge: u32) -> Result<(), DriverError> {
+        let hosts: Vec<LinkRef> = state
+            .attachments
+            .keys()
+            .cloned()
+            .map(LinkRef::from)
+            .collect();
+        let route = &mut state.kernel(&self.settings.table)?.route;
+        for some in hosts.chunks(CONNECTED_AT_ONCE) {
+            let requests = some
+                .iter()
+                .map(|host| set_master(host, bridge).done_by(&[Errno::ENODEV]));
+            route.run(&requests.collect::<Vec<_>>())?;
+        }
+        Ok(())
+    }
+
     fn make_bridge(&self, route: &mut Socket) -> Result<Link, DriverError> {
         let name = &self.settings.name;
         let bridge = Bridge {
             link: NewLink {
                 mtu: self.settings.mtu,
+                // As one that was there before, and containers know.
+                mac: Some(mac_of(self.gateways.first().map(|first| first.address()))),
                 ..NewLink::new(name.clone())
             },
         };
@@ -92,18 +127,30 @@ impl BridgeDriver {
         })
     }
 
-    /// Kernel parameters, of the namespace of the calling thread: forwarding, and no addresses or routes by advertisements of containers.
-    fn set_parameters(&self) -> Result<(), DriverError> {
-        let accept_ra = set_ipv6(&self.settings.name, Ipv6Setting::AcceptRa, 0);
+    /// Kernel parameters of the bridge, in the namespace of the calling thread: IPv6 if it has a subnet of it, and no addresses or routes by
+    /// advertisements of containers.
+    fn allow_ipv6(&self) -> Result<(), DriverError> {
+        let name = &self.settings.name;
+        let accept_ra = set_ipv6(name, Ipv6Setting::AcceptRa, 0);
         if self.families.contains(&NftFamily::Ip6) {
             accept_ra?;
-            enable_forwarding(IpFamily::V6)?;
+            // As the node may have it by default.
+            set_ipv6(name, Ipv6Setting::DisableIpv6, 0)?;
         } else if !accept_ra.as_ref().err().is_none_or(is_missing) {
             // A kernel without IPv6 has no such parameter.
             accept_ra?;
         }
-        if self.families.contains(&NftFamily::Ip4) {
-            enable_forwarding(IpFamily::V4)?;
+        Ok(())
+    }
+
+    /// Lets the node forward packets.
+    fn forward(&self) -> Result<(), DriverError> {
+        for family in &self.families {
+            let family = match family {
+                NftFamily::Ip4 => IpFamily::V4,
+                NftFamily::Ip6 => IpFamily::V6,
+            };
+            enable_forwarding(family)?;
         }
         Ok(())
     }
@@ -116,18 +163,23 @@ fn is_missing(error: &NetlinkError) -> bool {
 
 /// Looks whether the kernel has bridges and pairs of devices, in a network namespace that ends at once.
 pub(super) fn probe_links() -> Result<(), NetlinkError> {
-    let outcome = thread::scope(|scope| {
-        let looked = scope.spawn(|| {
-            let failed = |source: Errno| NetlinkError::Socket {
-                doing: "make a network namespace to look what the kernel can do".to_owned(),
-                source: source.into(),
-            };
-            unshare(CloneFlags::CLONE_NEWNET).map_err(failed)?;
+    let failed = |source: io::Error| NetlinkError::Socket {
+        doing: "make a network namespace to look what the kernel can do".to_owned(),
+        source,
+    };
+    thread::scope(|scope| {
+        let look = move || {
+            unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| failed(errno.into()))?;
             make_links()
-        });
-        looked.join()
-    });
-    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        let looking = thread::Builder::new()
+            .name("probe".to_owned())
+            .spawn_scoped(scope, look)
+            .map_err(failed)?;
+        looking
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 fn make_links() -> Result<(), NetlinkError> {

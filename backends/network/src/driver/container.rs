@@ -5,13 +5,12 @@ use std::thread;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use sha2::{Digest, Sha256};
 use switchyard_crash_points::{CrashPoint, reach};
 
-use super::attachment::{AttachRequest, Attached, LimitBits, Limits};
+use super::attachment::{AttachRequest, LimitBits, Limits};
 use super::bridge::ReadyBridge;
 use super::error::DriverError;
-use super::names::{host_link, ifb_link};
+use super::names::{host_link, ifb_link, mac_of};
 use super::{BridgeDriver, State};
 use crate::addresses::AssignedAddress;
 use crate::netlink::{
@@ -30,16 +29,19 @@ const LOOKS: usize = 50;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
 
 impl BridgeDriver {
-    /// Makes the devices of a container and sets all of its addresses and routes. When this returns, the bridge forwards its frames.
+    /// Makes the devices of a container and sets all of its addresses and routes. Returns its hardware address. The bridge may not forward
+    /// its frames yet: see [`forwarding_port`].
     pub(super) fn connect_links(
         &self,
         state: &mut State,
         request: &AttachRequest,
         bridge: &ReadyBridge,
-        addresses: Vec<AssignedAddress>,
-    ) -> Result<Attached, DriverError> {
+        addresses: &[AssignedAddress],
+    ) -> Result<Mac, DriverError> {
         let host = host_link(&self.settings.table, &request.holder);
-        let mac = request.mac.unwrap_or_else(|| mac_of(&addresses));
+        let mac = request
+            .mac
+            .unwrap_or_else(|| mac_of(addresses.first().map(|one| one.address)));
         let interface = LinkName::new(request.holder.interface())?;
         let namespace = NetNs::open(&request.netns)?;
         let pair = Veth {
@@ -58,19 +60,12 @@ impl BridgeDriver {
         if request.limits != Limits::default() {
             self.limit_bandwidth(route, request, &host)?;
         }
-        configure(&namespace, &interface, &addresses, bridge.mac)?;
+        configure(&namespace, &interface, addresses, bridge.mac)?;
         let known = addresses.iter();
         let known = known.map(|one| add_neighbour(bridge.index, one.address, mac));
         route.run(&known.collect::<Vec<_>>())?;
         reach(CrashPoint::ContainerConfigured);
-        let host_end = forwarding_port(route, &host)?;
-        Ok(Attached {
-            host_mac: host_end.mac.unwrap_or(bridge.mac),
-            host_link: host,
-            bridge_mac: bridge.mac,
-            mac,
-            addresses,
-        })
+        Ok(mac)
     }
 
     fn new_link(&self, name: LinkName) -> NewLink {
@@ -188,26 +183,13 @@ fn container_requests(
     Ok(requests)
 }
 
-/// A hardware address made of the first address, so that what others remember of it stays right for the next container with that.
-fn mac_of(addresses: &[AssignedAddress]) -> Mac {
-    let first = addresses.first().map(|one| one.address);
-    match first {
-        Some(IpAddr::V4(address)) => Mac::of(address),
-        Some(IpAddr::V6(address)) => {
-            let digest: [u8; 32] = Sha256::digest(address.octets()).into();
-            let [a, b, c, d, ..] = digest;
-            Mac::of([a, b, c, d].into())
-        }
-        None => Mac::of(std::net::Ipv4Addr::UNSPECIFIED),
-    }
-}
-
 /// The host's end, once the bridge forwards its frames, or when that takes too long. Since Linux 6.7 the first look makes the kernel see the
 /// carrier of a new port; before, it does so by itself within some milliseconds.
-fn forwarding_port(route: &mut Socket, host: &LinkName) -> Result<Link, NetlinkError> {
+pub(super) fn forwarding_port(host: &LinkName) -> Result<Link, NetlinkError> {
+    let mut route = Socket::open(Family::Route)?;
     let mut looks = 0;
     loop {
-        let link = find_link(route, &host.clone().into())?.ok_or_else(|| gone(host))?;
+        let link = find_link(&mut route, &host.clone().into())?.ok_or_else(|| gone(host))?;
         looks += 1;
         if link.port == Some(PortState::Forwarding) || looks == LOOKS {
             return Ok(link);
@@ -220,26 +202,5 @@ fn gone(name: &LinkName) -> NetlinkError {
     NetlinkError::Value {
         value: format!("the network device {name}"),
         reason: "it was deleted by somebody else right after it was made",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hardware_address_follows_from_the_first_address() {
-        let of = |addresses: &[&str]| {
-            let assigned = addresses.iter().map(|address| AssignedAddress {
-                address: address.parse().unwrap(),
-                prefix: 24,
-                gateway: address.parse().unwrap(),
-            });
-            mac_of(&assigned.collect::<Vec<_>>()).to_string()
-        };
-        assert_eq!(of(&["10.1.2.3"]), "02:42:0a:01:02:03");
-        assert_eq!(of(&["10.1.2.3", "fd00::3"]), of(&["10.1.2.3"]));
-        assert_eq!(of(&["fd00::3"]), of(&["fd00::3"]));
-        assert_ne!(of(&["fd00::3"]), of(&["fd00::4"]));
     }
 }

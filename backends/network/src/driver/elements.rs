@@ -1,10 +1,16 @@
-//! Which elements published ports are, and which connections they end: pure decisions.
+//! Which elements published ports are, which connections they end, and what their refusal says: pure decisions.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
+use nix::errno::Errno;
+
 use super::attachment::PublishedPort;
-use crate::nft::{Element, Flows, NftFamily, Transport};
+use super::error::DriverError;
+use crate::nft::{Element, Flows, NftError, NftFamily, Transport};
+
+/// How many ports an error names.
+const NAMED: usize = 8;
 
 /// The elements of the ports that lead to a container with these addresses. A port leads to its address of the family of the port's own
 /// address, or of each family.
@@ -20,6 +26,11 @@ pub(super) fn port_elements(ports: &[PublishedPort], addresses: &[IpAddr]) -> BT
         }
     }
     elements
+}
+
+/// Returns whether an element is of a published port, and so of one attachment.
+pub(super) const fn is_of_port(element: &Element) -> bool {
+    matches!(element, Element::Port { .. } | Element::Hairpin(_))
 }
 
 fn port_element(port: &PublishedPort, to: IpAddr) -> Option<Element> {
@@ -77,6 +88,39 @@ const fn is_lasting(protocol: Transport) -> bool {
     match protocol {
         Transport::Udp | Transport::Sctp => true,
         Transport::Tcp => false,
+    }
+}
+
+/// The error for ports that could not be published.
+pub(super) fn of_ports(error: DriverError, ports: &[PublishedPort]) -> DriverError {
+    let DriverError::Rules(error) = error else {
+        return error;
+    };
+    let is_taken = matches!(
+        error,
+        NftError::Refused {
+            source: Errno::EEXIST,
+            ..
+        }
+    );
+    if !is_taken {
+        return DriverError::Rules(error);
+    }
+    let name = |port: &PublishedPort| match port.at {
+        Some(at) => format!(
+            "{} {}",
+            SocketAddr::new(at, port.port),
+            port.protocol.name()
+        ),
+        None => format!("{} {}", port.port, port.protocol.name()),
+    };
+    let mut names: Vec<_> = ports.iter().take(NAMED).map(name).collect();
+    if ports.len() > NAMED {
+        names.push(format!("and {} more", ports.len() - NAMED));
+    }
+    DriverError::PortTaken {
+        ports: names.join(", "),
+        source: error,
     }
 }
 

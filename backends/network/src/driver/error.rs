@@ -1,6 +1,5 @@
 //! Why a container could not be attached or detached.
 
-use nix::errno::Errno;
 use thiserror::Error;
 
 use crate::addresses::AddressError;
@@ -21,17 +20,19 @@ pub enum DriverError {
     Rules(#[from] NftError),
     /// There is a device of the bridge's name that is no bridge.
     #[error(
-        "{name} is a network device of the kind {kind} and no bridge: rename it, or give the bridge another name"
+        "{name} is a network device {kind}, not a bridge: rename it, or give the bridge another name"
     )]
     NoBridge {
         /// The name.
         name: String,
-        /// The kind of the device.
+        /// The kind of the device, after its name.
         kind: String,
     },
     /// A published port leads to another container.
-    #[error("a published port leads to another container already: publish another one")]
+    #[error("one of the ports {ports} leads to another container already: publish another one")]
     PortTaken {
+        /// The ports that were to be published, as far as an error names them.
+        ports: String,
         /// What the kernel refused.
         source: NftError,
     },
@@ -52,21 +53,5 @@ impl DriverError {
     #[must_use]
     pub const fn is_undone(&self) -> bool {
         !matches!(self, Self::NotUndone { .. })
-    }
-}
-
-/// The error for ports that could not be published.
-pub(super) fn of_ports(error: NftError) -> DriverError {
-    let is_taken = matches!(
-        error,
-        NftError::Refused {
-            source: Errno::EEXIST,
-            ..
-        }
-    );
-    if is_taken {
-        DriverError::PortTaken { source: error }
-    } else {
-        DriverError::Rules(error)
     }
 }

@@ -14,40 +14,51 @@ const WAITING_MAX: usize = 4096;
 /// What is to be removed.
 #[derive(Debug, Default)]
 pub(super) struct PastFlows {
-    /// Held while they are removed, so that whoever waits for it finds them removed.
+    /// Held only while some are added or taken out.
     waiting: Mutex<Vec<Flows>>,
+    /// Held while they are removed, so that whoever waits for it finds them removed.
+    removing: Mutex<()>,
     is_failure_logged: AtomicBool,
 }
 
 impl PastFlows {
     /// Adds some. Too many are removed at once.
     pub(super) fn add(&self, flows: Vec<Flows>) {
-        let mut waiting = self.waiting.lock();
-        waiting.extend(flows);
-        if waiting.len() > WAITING_MAX {
-            self.remove_locked(&mut waiting);
+        let too_many = {
+            let mut waiting = self.waiting.lock();
+            waiting.extend(flows);
+            waiting.len() > WAITING_MAX
+        };
+        if too_many {
+            self.remove();
         }
     }
 
     /// Removes all.
     pub(super) fn remove(&self) {
-        self.remove_locked(&mut self.waiting.lock());
+        let _turn = self.removing.lock();
+        self.remove_waiting();
     }
 
     /// Removes all, if some lead to one of these addresses, which get a new owner.
-    pub(super) fn leave(&self, addresses: &[IpAddr]) {
-        let mut waiting = self.waiting.lock();
-        if waiting.iter().any(|flows| lead_to(flows, addresses)) {
-            self.remove_locked(&mut waiting);
+    pub(super) fn remove_before(&self, addresses: &[IpAddr]) {
+        // Those that are being removed are no longer among the waiting ones.
+        let _turn = self.removing.lock();
+        let lead_there = |flows: &Flows| lead_to(flows, addresses);
+        let is_needed = self.waiting.lock().iter().any(lead_there);
+        if is_needed {
+            self.remove_waiting();
         }
     }
 
-    fn remove_locked(&self, waiting: &mut Vec<Flows>) {
-        if waiting.is_empty() {
+    fn remove_waiting(&self) {
+        let flows = std::mem::take(&mut *self.waiting.lock());
+        if flows.is_empty() {
             return;
         }
-        let removed = Conntrack::open().and_then(|mut conntrack| conntrack.remove(waiting));
-        waiting.clear();
+        let remove = || Conntrack::open().and_then(|mut conntrack| conntrack.remove(&flows));
+        // A list that was too long for the socket's buffer, or was interrupted, is read once more.
+        let removed = remove().or_else(|_| remove());
         if let Err(error) = removed
             && !self.is_failure_logged.swap(true, Ordering::Relaxed)
         {

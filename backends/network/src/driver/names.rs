@@ -1,9 +1,11 @@
-//! The names of devices, which follow from the container, so that they are found without a record.
+//! Names and hardware addresses of devices, which follow from the container, so that they are found without a record.
+
+use std::net::{IpAddr, Ipv4Addr};
 
 use sha2::{Digest, Sha256};
 
 use crate::addresses::Holder;
-use crate::netlink::LinkName;
+use crate::netlink::{LinkName, Mac};
 use crate::nft::TableName;
 
 /// The prefix of the host's end of a pair: that of the plugin bridge, by which network managers and exporters know such devices.
@@ -38,6 +40,19 @@ pub(super) fn group_of(table: &TableName) -> u32 {
     u32::from_be_bytes([a & 0x7f, b, c, d]).max(1)
 }
 
+/// A hardware address made of the first address of a device, so that what others remember of it stays right for the next one with that.
+pub(super) fn mac_of(first: Option<IpAddr>) -> Mac {
+    match first {
+        Some(IpAddr::V4(address)) => Mac::of(address),
+        Some(IpAddr::V6(address)) => {
+            let digest: [u8; 32] = Sha256::digest(address.octets()).into();
+            let [a, b, c, d, ..] = digest;
+            Mac::of([a, b, c, d].into())
+        }
+        None => Mac::of(Ipv4Addr::UNSPECIFIED),
+    }
+}
+
 fn link_name(name: &str) -> LinkName {
     LinkName::new(name).unwrap_or_else(|error| unreachable!("letters and digits: {error}"))
 }
@@ -64,5 +79,13 @@ mod tests {
         assert_eq!(names.len(), 2 * tables.len() * holders.len());
         let [first, second] = tables.map(|table| group_of(&table));
         assert!(first != second && first != 0 && second != 0);
+    }
+
+    #[test]
+    fn hardware_address_follows_from_the_first_address() {
+        let of = |address: &str| mac_of(Some(address.parse().unwrap())).to_string();
+        assert_eq!(of("10.1.2.3"), "02:42:0a:01:02:03");
+        assert_eq!(of("fd00::3"), of("fd00::3"));
+        assert_ne!(of("fd00::3"), of("fd00::4"));
     }
 }

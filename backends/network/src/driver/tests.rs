@@ -36,6 +36,7 @@ fn settings(addresses: &Path, subnets: &[&str]) -> BridgeSettings {
         mtu: None,
         addresses_dir: addresses.to_owned(),
         table: TableName::default(),
+        is_used: true,
     }
 }
 
@@ -249,6 +250,18 @@ fn reach_each_other(family: NftFamily) {
                 "{name}, {protocol}: {seen:?}"
             );
         }
+    }
+    if family == NftFamily::Ip4 {
+        // With a route to it, another machine can send a packet for 127.0.0.1 to the node.
+        inside(&remote.netns, || {
+            fs::write("/proc/sys/net/ipv4/conf/all/route_localnet", "1").unwrap();
+            ip("route flush table local root 127.0.0.0/8");
+            ip(&format!("route add 127.0.0.9 via {uplink}"));
+        });
+        let loopback = SocketAddr::new([127, 0, 0, 9].into(), 8080);
+        assert!(here.tcp(loopback, &server, LONG).is_some());
+        assert_eq!(remote.tcp(loopback, &server, SHORT), None);
+        assert_eq!(remote.udp(loopback, &server, SHORT), None);
     }
     node.driver
         .detach(&served.attachment(Some(&attached)))

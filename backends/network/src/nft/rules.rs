@@ -101,6 +101,8 @@ pub(super) enum Statement {
     PairNotIn(Field, Field, TableSet),
     /// An address is in 127.0.0.0/8.
     Loopback4(Field),
+    /// The destination is not in 127.0.0.0/8.
+    NotLoopback4,
     /// The destination is not `::1`: the kernel lets no packet from there out.
     NotLoopback6,
     /// The destination is an address of the node.
@@ -123,8 +125,8 @@ pub(super) enum Statement {
 pub(super) fn rules(chain: &BaseChain, family: NftFamily) -> Vec<Vec<Statement>> {
     use Field::{Destination, Input, Output, Source};
     use Statement::{
-        Drop, In, Local, Loopback4, Masquerade, NotIn, NotLocal, NotLoopback6, NotPublished,
-        PairIn, PairNotIn, Published, ToPort, ToPortAt,
+        Drop, In, Local, Loopback4, Masquerade, NotIn, NotLocal, NotLoopback4, NotLoopback6,
+        NotPublished, PairIn, PairNotIn, Published, ToPort, ToPortAt,
     };
     use TableSet::{Allowed, Apart, Bridges, Closed, Hairpins, Masqueraded, Same};
 
@@ -141,7 +143,13 @@ pub(super) fn rules(chain: &BaseChain, family: NftFamily) -> Vec<Vec<Statement>>
                 Drop,
             ],
         ],
-        "nat_prerouting" | "nat_output" => vec![
+        // What comes from another machine for 127.0.0.0/8 would be led to the container before the kernel drops it as a martian packet.
+        // The node's own connections come through nat_output.
+        "nat_prerouting" => vec![
+            vec![NotLoopback4, NotLoopback6, Local, ToPortAt],
+            vec![NotLoopback4, NotLoopback6, Local, ToPort],
+        ],
+        "nat_output" => vec![
             vec![NotLoopback6, Local, ToPortAt],
             vec![NotLoopback6, Local, ToPort],
         ],
@@ -167,7 +175,8 @@ pub(super) fn rules(chain: &BaseChain, family: NftFamily) -> Vec<Vec<Statement>>
         if rule.iter().any(is_other) {
             continue;
         }
-        let of_family = |part: &Statement| !(is_4 && *part == NotLoopback6);
+        let others = if is_4 { NotLoopback6 } else { NotLoopback4 };
+        let of_family = |part: &Statement| *part != others;
         rules.push(rule.into_iter().filter(of_family).collect());
     }
     rules
@@ -267,6 +276,7 @@ impl Statement {
                 format!("{} . {} != @{}", field(a), field(b), set.name())
             }
             Self::Loopback4(is) => format!("{} 127.0.0.0/8", field(is)),
+            Self::NotLoopback4 => format!("{destination} != 127.0.0.0/8"),
             Self::NotLoopback6 => format!("{destination} != ::1"),
             Self::Local => "fib daddr type local".to_owned(),
             Self::NotLocal => "fib daddr type != local".to_owned(),
@@ -290,6 +300,10 @@ impl Statement {
             Self::Loopback4(field) => vec![
                 field.load(family, FIRST, Some(1)),
                 compare(true, &[LOOPBACK4]),
+            ],
+            Self::NotLoopback4 => vec![
+                Field::Destination.load(family, FIRST, Some(1)),
+                compare(false, &[LOOPBACK4]),
             ],
             Self::NotLoopback6 => vec![
                 Field::Destination.load(family, FIRST, None),

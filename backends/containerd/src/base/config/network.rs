@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use switchyard_linux::resolv_conf::{Families, unreachable};
 use switchyard_namespaces::files::check_server;
 
-use super::NetworkConfig;
+use super::{BridgeConfig, NetworkConfig};
 
 /// Who attaches new sandboxes to the gateway's own bridge. An attachment is undone by whoever has made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -15,6 +15,16 @@ pub enum BridgeDriverChoice {
     Cni,
     /// The daemon itself, where the kernel can do all that it needs; else CNI plugins.
     Native,
+}
+
+// === impl BridgeConfig ===
+
+impl BridgeConfig {
+    /// Returns whether the daemon is to attach sandboxes itself.
+    #[must_use]
+    pub fn is_native(&self) -> bool {
+        self.driver == BridgeDriverChoice::Native
+    }
 }
 
 // === impl NetworkConfig ===

@@ -5,6 +5,7 @@ use std::error::Error as StdError;
 use switchyard_core::{Error, ErrorKind};
 use switchyard_network::addresses::AddressError;
 use switchyard_network::driver::DriverError;
+use switchyard_network::nft::NftError;
 
 use super::exhausted_or;
 
@@ -18,6 +19,8 @@ pub(crate) fn from_network(error: impl StdError + Send + Sync + 'static) -> Erro
         Some(DriverError::NoBridge { .. } | DriverError::PortTaken { .. }) => {
             Some(ErrorKind::Unavailable)
         }
+        // It was tried three times while other programs changed rules.
+        Some(DriverError::Rules(NftError::Contended { .. })) => Some(ErrorKind::Unavailable),
         Some(DriverError::Links(_) | DriverError::Rules(_) | DriverError::NotUndone { .. }) => None,
         None => any.downcast_ref().and_then(kind_of_addresses),
     };
@@ -45,8 +48,6 @@ fn kind_of_addresses(error: &AddressError) -> Option<ErrorKind> {
 mod tests {
     use std::io;
     use std::time::Duration;
-
-    use switchyard_network::nft::NftError;
 
     use super::*;
 
@@ -104,6 +105,7 @@ mod tests {
             (DriverError::Rules(unanswered()), ErrorKind::Internal),
             (
                 DriverError::PortTaken {
+                    ports: "8080 tcp".to_owned(),
                     source: unanswered(),
                 },
                 ErrorKind::Unavailable,
@@ -118,6 +120,7 @@ mod tests {
             (
                 DriverError::NotUndone {
                     source: Box::new(DriverError::PortTaken {
+                        ports: "8080 tcp".to_owned(),
                         source: unanswered(),
                     }),
                     undo: Box::new(DriverError::Rules(unanswered())),

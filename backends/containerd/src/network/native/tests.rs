@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::symlink;
 
 use super::*;
 
@@ -66,57 +65,46 @@ fn journal_says_who_has_which_addresses_and_ports() {
 }
 
 #[test]
-fn attachments_of_this_boot_are_taken_over_and_an_unread_one_is_told() {
+fn attachments_of_all_journals_are_taken_over_and_an_unread_one_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let layout = Layout::new(&dir.path().join("state"), &dir.path().join("run"));
-    let sandbox = |journal: Option<&str>, has_namespace: bool| {
+    let sandbox = |journal: Option<&str>| {
         let id = SandboxId::random();
         let dirs = layout.sandbox(id);
         fs::create_dir_all(&dirs.state).unwrap();
         if let Some(text) = journal {
             fs::write(dirs.cni_journal(), text).unwrap();
         }
-        if has_namespace {
-            fs::create_dir_all(&dirs.pins).unwrap();
-            symlink("/proc/self/ns/net", netns_of(&dirs)).unwrap();
-        }
         id
     };
     let bridge = bridge();
-    let found = || bridge.find(&layout).unwrap();
-    let is = |there: &[SandboxId], has_others: bool, has_unread: bool| {
-        let found = found();
+    let is = |all: &[SandboxId], has_unread: bool| {
+        let found = bridge.find(&layout, true).unwrap();
         let holders: BTreeSet<String> = found
-            .there
+            .all
             .iter()
             .map(|one| one.holder.container_id().to_owned())
             .collect();
-        let expected: BTreeSet<String> = there.iter().map(ToString::to_string).collect();
+        let expected: BTreeSet<String> = all.iter().map(ToString::to_string).collect();
         assert_eq!(holders, expected);
-        assert_eq!(
-            (found.has_others, found.has_unread),
-            (has_others, has_unread)
-        );
+        assert_eq!(found.has_unread, has_unread);
     };
-    is(&[], false, false);
-    sandbox(None, true);
-    sandbox(Some(""), true);
+    is(&[], false);
+    sandbox(None);
+    sandbox(Some(""));
     let plugins = GOLDEN.replacen(",\"switchyard.driver\":\"native\"", "", 1);
-    sandbox(Some(&plugins), true);
-    is(&[], false, false);
+    sandbox(Some(&plugins));
+    is(&[], false);
     // The second one was cut off before its addresses were on record.
-    let there = [sandbox(Some(GOLDEN), true), sandbox(Some(parts().0), true)];
-    is(&there, false, false);
-    // Of an earlier boot.
-    sandbox(Some(GOLDEN), false);
-    is(&there, true, false);
+    let all = [sandbox(Some(GOLDEN)), sandbox(Some(parts().0))];
+    is(&all, false);
     let other = GOLDEN.replacen("\"native\"", "\"ipvlan\"", 1);
     let damaged = format!("{}\n{{\"ips\":7}}", parts().0);
     for unread in [other.as_str(), "nonsense", damaged.as_str()] {
-        let id = sandbox(Some(unread), true);
-        is(&there, true, true);
+        let id = sandbox(Some(unread));
+        is(&all, true);
         fs::remove_dir_all(layout.sandbox(id).state).unwrap();
-        is(&there, true, false);
+        is(&all, false);
     }
 }
 

@@ -4,11 +4,13 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use switchyard_core::backoff::Backoff;
 use switchyard_core::logged_texts::LoggedTexts;
 use switchyard_core::{Error, Result};
+use switchyard_network::driver::BridgeDriver;
 use switchyard_network::nft::{NftFamily, NftMonitor, Repair};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -18,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::NativeBridge;
 use crate::base::error::from_network;
 use crate::base::fs::blocking;
+use crate::base::layout::Layout;
 use crate::base::polled::polled;
 
 /// The interval of looks at the tables while nobody is noticed to change them: notifications may be lost.
@@ -73,9 +76,9 @@ impl PolledMonitor {
 
 impl NativeBridge {
     /// Restores the tables whenever others change them, and removes connections of lost ports, until `stop`. Changes nothing without a need.
-    pub(crate) async fn watch(self: Arc<Self>, stop: CancellationToken) {
+    pub(crate) async fn watch(self: Arc<Self>, layout: Layout, stop: CancellationToken) {
         tokio::select! {
-            () = self.keep_tables() => {}
+            () = self.keep_tables(&layout) => {}
             () = self.forget_past_flows() => {}
             () = stop.cancelled() => {}
         }
@@ -86,12 +89,7 @@ impl NativeBridge {
     async fn forget_past_flows(&self) {
         loop {
             self.past_flows.notified().await;
-            let driver = Arc::clone(&self.driver);
-            let forgotten = blocking(move || {
-                driver.forget_past_flows();
-                Ok(())
-            });
-            if let Err(error) = forgotten.await {
+            if let Err(error) = self.call(BridgeDriver::forget_past_flows).await {
                 tracing::debug!(
                     error = error.report(),
                     "connections to ports of former containers stay"
@@ -101,7 +99,7 @@ impl NativeBridge {
     }
 
     /// Never ends. Cancel-safe: a look that has begun is completed on its thread.
-    async fn keep_tables(&self) {
+    async fn keep_tables(self: &Arc<Self>, layout: &Layout) {
         self.in_use.cancelled().await;
         let mut logged = LoggedTexts::at_most(TEXTS_MAX);
         let mut backoff = Backoff::new(RETRY.0, RETRY.1);
@@ -109,6 +107,9 @@ impl NativeBridge {
         loop {
             // Opened before the look, so that it reports what others change after it.
             let opened = self.open(&mut monitor).await;
+            if !self.knows_all.load(Ordering::Relaxed) {
+                self.take_over(layout, false).await;
+            }
             let looked = self.look().await;
             let errors = [opened.as_ref().err(), looked.as_ref().err()];
             for error in errors.into_iter().flatten() {
@@ -156,8 +157,7 @@ impl NativeBridge {
 
     /// Looks at the tables, and mends them.
     async fn look(&self) -> Result<TableLook> {
-        let driver = Arc::clone(&self.driver);
-        blocking(move || {
+        self.call(|driver| {
             let restored = driver.restore().map_err(from_network)?;
             let mended = restored.into_iter();
             Ok(TableLook {
@@ -168,6 +168,7 @@ impl NativeBridge {
             })
         })
         .await
+        .flatten()
     }
 }
 
@@ -200,7 +201,7 @@ fn mended_text(family: NftFamily, repair: Repair) -> Option<String> {
     match repair {
         Repair::Nothing => None,
         Repair::Elements { added, removed } => Some(format!(
-            "family {family}: {added} elements were missing, {removed} were too many"
+            "family {family}: {added} elements were added, {removed} removed"
         )),
         Repair::Whole => Some(format!(
             "family {family}: the table was missing, or had other sets, chains or rules"
@@ -221,12 +222,12 @@ mod tests {
             (
                 NftFamily::Ip4,
                 elements(2, 0),
-                Some("family ip: 2 elements were missing, 0 were too many"),
+                Some("family ip: 2 elements were added, 0 removed"),
             ),
             (
                 NftFamily::Ip6,
                 elements(0, 1),
-                Some("family ip6: 0 elements were missing, 1 were too many"),
+                Some("family ip6: 0 elements were added, 1 removed"),
             ),
             (
                 NftFamily::Ip4,

@@ -63,13 +63,16 @@ fn next_process_keeps_what_is_on_record_and_removes_the_rest() {
         let next = node.next_driver();
         let ending_attached = node.driver.attach(&ending.request).unwrap();
         ip(&format!("link set {} down", ending_attached.host_link));
-        next.adopt(&[
-            kept.attachment(Some(&kept_attached)),
-            // A kill came before it was on record which addresses it got.
-            cut_off.attachment(None),
-            // A kill came while it was detached, before its journal was removed.
-            ending.attachment(Some(&ending_attached)),
-        ]);
+        next.adopt(
+            &[
+                kept.attachment(Some(&kept_attached)),
+                // A kill came before it was on record which addresses it got.
+                cut_off.attachment(None),
+                // A kill came while it was detached, before its journal was removed.
+                ending.attachment(Some(&ending_attached)),
+            ],
+            true,
+        );
         next.restore().unwrap();
         let ports: BTreeSet<u16> = elements_of(NftFamily::Ip4)
             .iter()
@@ -154,5 +157,95 @@ fn connections_follow_their_port_to_the_next_container() {
         node.driver.attach(&second.request).unwrap();
         let server = second.serving(NftFamily::Ip4);
         assert!(!received(&server), "a connection of the container before");
+    });
+}
+
+#[test]
+fn ports_of_unknown_attachments_stay_until_all_are_known() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS[..1]);
+        let unread = Container::with_ports("unread", &both(8080));
+        let unread_attached = node.driver.attach(&unread.request).unwrap();
+        let next = node.next_driver();
+        let ports = || -> BTreeSet<u16> {
+            let elements = elements_of(NftFamily::Ip4);
+            elements.iter().filter_map(published).collect()
+        };
+        next.adopt(&[], false);
+        next.restore().unwrap();
+        assert_eq!(ports(), BTreeSet::from([8080]));
+        let another = Container::with_ports("another", &both(8081));
+        let another_attached = next.attach(&another.request).unwrap();
+        assert_eq!(ports(), BTreeSet::from([8080, 8081]));
+        next.detach(&another.attachment(Some(&another_attached)))
+            .unwrap();
+        assert_eq!(ports(), BTreeSet::from([8080]));
+        // It can be read by now, and is known from then on.
+        next.adopt(&[unread.attachment(Some(&unread_attached))], true);
+        next.restore().unwrap();
+        assert_eq!(ports(), BTreeSet::from([8080]));
+        next.detach(&unread.attachment(Some(&unread_attached)))
+            .unwrap();
+        next.restore().unwrap();
+        assert_eq!(ports(), BTreeSet::new());
+    });
+}
+
+#[test]
+fn tables_that_nobody_needs_are_not_made_again() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS[..1]);
+        let container = Container::new("a");
+        let attached = node.driver.attach(&container.request).unwrap();
+        let next = BridgeDriver::new(BridgeSettings {
+            is_used: false,
+            ..node.driver.settings.clone()
+        })
+        .unwrap();
+        next.adopt(&[container.attachment(Some(&attached))], true);
+        let is_there = || {
+            let mut tables = NftTables::open(TableName::default()).unwrap();
+            tables.read(NftFamily::Ip4).unwrap().is_some()
+        };
+        let remove = || run("nft", "nftables", &["flush", "ruleset"]);
+        remove();
+        next.restore().unwrap();
+        assert!(is_there(), "a container needs it");
+        next.detach(&container.attachment(Some(&attached))).unwrap();
+        remove();
+        next.restore().unwrap();
+        assert!(!is_there());
+    });
+}
+
+#[test]
+fn containers_are_connected_again_if_their_bridge_was_deleted() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS[..1]);
+        let first = Container::new("first");
+        node.driver.attach(&first.request).unwrap();
+        ip("link del swtest0");
+        let second = Container::new("second");
+        node.driver.attach(&second.request).unwrap();
+        let here = Host::node(NftFamily::Ip4);
+        let server = first.serving(NftFamily::Ip4);
+        let to = SocketAddr::new("10.88.0.1".parse().unwrap(), SERVED);
+        assert!(server.tcp(to, &here, LONG).is_some());
+    });
+}
+
+#[test]
+fn neighbours_of_a_container_that_a_kill_cut_off_go_with_it() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS);
+        let container = Container::new("a");
+        node.driver.attach(&container.request).unwrap();
+        let neighbours = || run("ip", "iproute2", &["neigh", "show", "dev", "swtest0"]);
+        assert!(neighbours().contains("PERMANENT"), "{}", neighbours());
+        let next = node.next_driver();
+        next.adopt(&[container.attachment(None)], true);
+        next.detach(&container.attachment(None)).unwrap();
+        assert!(!neighbours().contains("PERMANENT"), "{}", neighbours());
+        assert!(node.in_use().is_empty());
     });
 }

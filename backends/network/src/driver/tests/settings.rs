@@ -65,9 +65,10 @@ fn limits_are_on_both_directions_and_go_with_the_container() {
 }
 
 #[test]
-fn ipv6_that_the_namespace_has_disabled_is_enabled_for_its_address() {
+fn ipv6_that_the_namespaces_have_disabled_is_enabled_for_their_addresses() {
     in_private_netns(|| {
         let node = Node::new(&SUBNETS);
+        fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
         let container = Container::new("a");
         inside(&container.netns, || {
             for name in ["all", "default"] {
