@@ -189,6 +189,10 @@ fn reach_each_other(family: NftFamily) {
         .find(|one| one.address == container)
         .unwrap()
         .gateway;
+    // The kernel gives a device its addresses of IPv6 when it has seen its carrier.
+    let itself = SocketAddr::new(uplink, SERVED);
+    let has_address = || here.tcp(itself, &here, SHORT).is_some();
+    assert!((0..200).any(|_| has_address()), "{itself} is not reached");
     let mut rows = vec![
         (
             "node to container",
