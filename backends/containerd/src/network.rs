@@ -1,4 +1,4 @@
-//! Attaches sandboxes to networks: through CNI, or to the gateway's own bridge by the daemon itself.
+//! Attaches sandboxes to networks: through CNI, or to the gateway's bridges by the daemon itself.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,7 +16,6 @@ use switchyard_core::trace::{Span, traced};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_linux::process::ProcessId;
 use switchyard_namespaces::{self as namespaces, Ns};
-use switchyard_network::driver::AttachRequest;
 
 use crate::base::error::{from_cni, from_namespaces};
 use crate::base::fs::blocking;
@@ -39,10 +38,10 @@ mod routes;
 
 pub(crate) use journal::ports_of_journal;
 
-use bridge::BridgeNetwork;
+use bridge::{BridgeNetwork, check_programs};
 use cluster_bridges::ClusterBridges;
 use kept_ports::KeptPorts;
-use native::NativeBridge;
+use native::{NativeBridges, NativeRequest};
 use node_networks::NodeNetworks;
 use ranges::Ranges;
 use request::{INTERFACE, add_capabilities, attachment};
@@ -60,8 +59,8 @@ pub(crate) struct PlannedAttachment {
 enum AttachedBy {
     /// The plugins of the network.
     Plugins(Box<Attachment>),
-    /// The daemon itself, on the gateway's own bridge.
-    Daemon(Arc<AttachRequest>),
+    /// The daemon itself, on a bridge of the gateway.
+    Daemon(NativeRequest),
 }
 
 /// The networks that sandboxes are attached to.
@@ -73,8 +72,8 @@ pub(crate) struct Network {
     pub(crate) plugins: cni::Plugins,
     /// The gateway's own bridge network.
     pub(crate) bridge: BridgeNetwork,
-    /// The same bridge, as far as the daemon attaches sandboxes to it itself.
-    pub(crate) native: Arc<NativeBridge>,
+    /// The bridges to which the daemon attaches sandboxes itself.
+    pub(crate) native: Arc<NativeBridges>,
     /// The bridges of networks that clusters define.
     pub(crate) cluster_bridges: Arc<ClusterBridges>,
     pub(crate) ranges: Arc<Ranges>,
@@ -100,24 +99,28 @@ impl Network {
         wanted: &[IpAddr],
     ) -> Result<PlannedAttachment> {
         let owner = spec.meta.owner;
-        let is_native = network.link == Link::Bridge && self.native.is_chosen();
-        let list = match &network.link {
-            Link::Node => self.of_node.default_network().await?,
-            Link::Bridge if is_native => self.bridge.list_if_free()?,
-            Link::Bridge => self.bridge.ready()?,
-            Link::Named(name) => self.named(name, network).await?,
-            Link::ClusterBridge(asked) => self.cluster_bridges.acquire(id, asked).await?,
+        let (list, is_native) = match &network.link {
+            Link::Node => (self.of_node.default_network().await?, false),
+            Link::Named(name) => (self.named(name, network).await?, false),
+            Link::Bridge => {
+                let is_native = self.is_native(&self.bridge.list().name)?;
+                (self.bridge.list_if_free()?, is_native)
+            }
+            Link::ClusterBridge(asked) => {
+                let is_native = self.is_native(&asked.name)?;
+                (self.cluster_bridges.acquire(id, asked).await?, is_native)
+            }
         };
         let mut attachment = attachment(id, network, dirs, wanted);
         add_capabilities(&mut attachment.capabilities, spec, &self.ranges.of(owner));
         let journal = dirs.cni_journal();
         // Saved before anything is made: a daemon that is killed meanwhile finds here what is to be undone, and by whom.
         let by = if is_native {
+            let request = self.native.request(&list, id, network, dirs, wanted)?;
             // Known before, so that there is nothing to undo.
-            check_forwarded(owner, &network.ports, self.native.families())?;
-            let request = self.native.request(id, network, dirs, wanted)?;
-            NativeBridge::save(&journal, &list, &attachment).await?;
-            AttachedBy::Daemon(Arc::new(request))
+            check_forwarded(owner, &network.ports, &request.families())?;
+            NativeBridges::save(&journal, &list, &attachment).await?;
+            AttachedBy::Daemon(request)
         } else {
             let network = cni::Network::new(Arc::clone(&list), self.plugins.clone());
             let saved = network.save(&journal, &attachment).await;
@@ -130,6 +133,18 @@ impl Network {
             owner,
             ports: network.ports.clone(),
         })
+    }
+
+    /// Returns whether the daemon attaches a sandbox to a bridge of the gateway itself. Else plugins do, for which the programs are there.
+    ///
+    /// # Errors
+    /// `Unavailable`, naming the network, if plugins would lack a program.
+    fn is_native(&self, network: &str) -> Result<bool> {
+        let is_native = self.native.is_chosen();
+        if !is_native {
+            check_programs(network)?;
+        }
+        Ok(is_native)
     }
 
     /// The node's network with this name, for a sandbox with these settings.
@@ -270,8 +285,8 @@ impl Network {
             self.native.attachment(id, saved, &journal)
         })?;
         match native {
-            Some(attachment) => {
-                let detached = self.native.detach(attachment, &journal);
+            Some(attached) => {
+                let detached = self.native.detach(attached, &journal);
                 traced("bridge_detach", |_| (), detached).await?;
             }
             None => {
@@ -280,7 +295,7 @@ impl Network {
             }
         }
         self.kept_ports.release(id);
-        // Last: the bridge is deleted with its last holder, and DEL still works on it.
+        // Last: the bridge is deleted with its last holder, and a detachment still works on it.
         self.cluster_bridges.release(id).await
     }
 

@@ -320,23 +320,25 @@ crash_points! {
         /// The address ranges that an owner has set are on disk.
         RangesKept: Kill,
     }
-    /// Attaching a sandbox to a bridge network of a cluster, before the plugins run.
+    /// Attaching a sandbox to a bridge network of a cluster, before plugins or the daemon connect it.
     HoldClusterBridge {
         /// It is stored what the network is, and its bridge does not exist yet.
         ClusterBridgeDefined: Kill,
         /// It is stored that the sandbox holds the network.
         ClusterBridgeHeld: Kill,
     }
-    /// Detaching one, after the plugins have run.
+    /// Detaching one, after it was disconnected.
     LeaveClusterBridge {
         /// It is no longer stored that the sandbox holds the network.
         ClusterBridgeLeft: Kill,
-        /// The bridge, which nobody holds, is deleted.
+        /// The tables have nothing more of the bridge, which nobody holds.
+        ClusterBridgeRulesRemoved: Kill,
+        /// The bridge is deleted.
         ClusterBridgeDeleted: Kill,
         /// The network is no longer stored.
         ClusterBridgeForgotten: Kill,
     }
-    /// Attaching a sandbox to the gateway's own bridge without plugins.
+    /// Attaching a sandbox to a bridge of the gateway without plugins.
     AttachToBridge {
         /// The sandbox has addresses in the directory of host-local.
         AddressesAssigned: Kill,

@@ -4,12 +4,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, umount2};
+use switchyard_core::spec::Subnet;
 use switchyard_network::addresses::Holder;
 use switchyard_network::driver::{
-    AttachRequest, Attached, Attachment, BridgeDriver, BridgeSettings, Limits, PublishedPort,
+    AttachRequest, Attached, Attachment, BridgeDriver, BridgeSettings, BridgeTables, Limits,
+    PublishedPort,
 };
 use switchyard_network::netlink::{Family, LinkName, Socket, delete_link};
 use switchyard_network::nft::{Element, ElementChange, NftFamily, NftTables, TableName, Transport};
@@ -127,14 +130,15 @@ fn of_plugins(cni: &Cni, dir: &Path, round: u32) -> Result<Round, Failure> {
 impl OwnBridge {
     fn new(dir: &Path) -> Result<Self, Failure> {
         let table = TableName::of_instance("bench")?;
-        let driver = BridgeDriver::new(BridgeSettings {
+        let settings = BridgeSettings {
             name: LinkName::new(BRIDGE)?,
-            subnets: vec![SUBNET.parse()?],
+            subnets: vec![SUBNET.parse::<Subnet>()?.into()],
+            is_gateway: true,
+            has_masquerade: true,
             mtu: None,
             addresses_dir: dir.join("addresses"),
-            table: table.clone(),
-            is_used: true,
-        })?;
+        };
+        let driver = BridgeDriver::new(settings, Arc::new(BridgeTables::new(table.clone())))?;
         Ok(Self {
             driver,
             table,

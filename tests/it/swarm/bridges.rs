@@ -10,9 +10,11 @@ use std::time::Duration;
 use nix::net::if_::if_nametoindex;
 use swarm::TaskState;
 use swarm::task_status::RuntimeStatus;
+use switchyard_containerd::config::BridgeDriverChoice::{self, Cni, Native};
 use switchyard_contract::Fixture;
 use switchyard_core::id::Owner;
 use switchyard_crash_points::{CrashPoint, Operation};
+use switchyard_network::nft::NftFamily;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use switchyard_swarm::Change;
 use switchyard_tests::backend_fixture::BackendFixture;
@@ -24,6 +26,8 @@ use switchyard_tests::swarm::node::{LIMIT, SwarmNode, assigned, task};
 use switchyard_tests::swarm::worker::SwarmWorker;
 
 use super::services::{registry, tasks, wait_all_removed};
+
+mod drivers;
 
 /// Time for one attempt at a connection.
 const TRY: Duration = Duration::from_secs(2);
@@ -128,9 +132,35 @@ pub(super) fn greeting(address: SocketAddr) -> Option<String> {
     Some(text)
 }
 
+/// A backend that attaches sandboxes to bridges by this driver.
+fn with_driver(driver: BridgeDriverChoice) -> BackendFixture {
+    let with = || BackendFixture::with(|settings| settings.network.bridge.driver = driver);
+    tokio::task::block_in_place(with)
+}
+
+/// The elements of the gateway's table that name this.
+fn elements(world: &BackendFixture, part: &str) -> Vec<String> {
+    let mut tables = world.root().bridge().tables();
+    let table = tables.read(NftFamily::Ip4).expect("root may read it");
+    let elements = table.iter().flat_map(|table| table.elements());
+    elements
+        .map(ToString::to_string)
+        .filter(|element| element.contains(part))
+        .collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_of_a_network_reach_each_other_and_its_bridge_goes_with_the_last() {
-    let world = tokio::task::block_in_place(BackendFixture::new);
+    reach_each_other(Cni).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_of_a_network_without_plugins_reach_each_other_and_its_bridge_goes_with_the_last() {
+    reach_each_other(Native).await;
+}
+
+async fn reach_each_other(driver: BridgeDriverChoice) {
+    let world = with_driver(driver);
     let node = SwarmNode::over(&world).await;
     let free = TestNetwork::new("own", &world.root().path().join("own"));
     let run = world.root().run();
@@ -187,10 +217,16 @@ async fn tasks_of_a_network_reach_each_other_and_its_bridge_goes_with_the_last()
         panic!("{:?}", bridges(&run))
     };
     assert!(if_nametoindex(bridge.as_str()).is_ok(), "{bridge}");
+    let by_daemon = !elements(&world, bridge).is_empty();
+    assert_eq!(by_daemon, driver == Native);
 
     assert_addresses_are_of_one_network(&world, &node, &free.subnet()).await;
 
     assert_bridge_goes_with_the_last_task(&node, &run, bridge, server).await;
+    let beginning = server.to_string();
+    for part in [bridge.as_str(), beginning.as_str()] {
+        assert_eq!(elements(&world, part), Vec::<String>::new());
+    }
     node.end().await;
 }
 
@@ -248,83 +284,6 @@ async fn assert_bridge_goes_with_the_last_task(
         [rules(bridge), rules(&format!("{address}/32"))],
         [const { Vec::<String>::new() }; 2]
     );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn bridge_is_found_again_although_its_file_was_damaged() {
-    let world = tokio::task::block_in_place(BackendFixture::new);
-    let node = SwarmNode::over(&world).await;
-    let free = TestNetwork::new("own", &world.root().path().join("own"));
-    let run = world.root().run();
-    let back = network("ymkwbbwalorn3wk0pf1a1y09r", |spec| {
-        spec.ipam = with_subnet(&free.subnet())
-    });
-    let first = on(task(&world, "t1", "exec sleep 1000", |_| {}), &back);
-    node.apply(true, vec![assigned(first.clone())]).await;
-    node.reported("t1", TaskState::Running).await;
-    let before = bridges(&run);
-    node.gateway
-        .shut_down(LIMIT)
-        .await
-        .expect("nothing is in flight");
-    drop(node);
-    fs::write(
-        run.join("networks").join(&before[0]).join("network.json"),
-        "{",
-    )
-    .expect("it can be written");
-
-    world.reopen().await;
-    let node = SwarmNode::over(&world).await;
-    let status = Some(swarm::TaskStatus {
-        state: TaskState::Running.into(),
-        ..Default::default()
-    });
-    let second = on(task(&world, "t2", "exec sleep 1000", |_| {}), &back);
-    node.apply(
-        true,
-        vec![assigned(swarm::Task { status, ..first }), assigned(second)],
-    )
-    .await;
-    // The route of the bridge itself does not take its addresses.
-    node.reported("t2", TaskState::Running).await;
-    assert_eq!(bridges(&run), before);
-    assert_ne!(address(&node, "t1"), address(&node, "t2"));
-    node.end().await;
-    assert_eq!(bridges(&run), Vec::<String>::new());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn internal_network_leads_nowhere_and_one_without_a_subnet_has_free_addresses() {
-    let world = tokio::task::block_in_place(BackendFixture::new);
-    let node = SwarmNode::over(&world).await;
-    // The id is random, so that tests that run at the same time seldom begin at the same addresses.
-    let random = world
-        .root()
-        .path()
-        .file_name()
-        .expect("it has a name")
-        .to_string_lossy()
-        .into_owned();
-    let random: String = random.chars().filter(char::is_ascii_alphanumeric).collect();
-    let internal = network(&random, |spec| spec.internal = true);
-    let script = "ip route; echo end; exec sleep 1000";
-    for id in ["t1", "t2"] {
-        node.apply(
-            false,
-            vec![assigned(on(task(&world, id, script, |_| {}), &internal))],
-        )
-        .await;
-        let log = node.log(&world, id, " end").await;
-        assert!(
-            log.contains(" 172.29.") && !log.contains("default"),
-            "{log}"
-        );
-    }
-    let [one, two] = ["t1", "t2"].map(|id| address(&node, id));
-    assert_eq!(one.octets()[..3], two.octets()[..3]);
-    node.end().await;
-    assert_eq!(bridges(&world.root().run()), Vec::<String>::new());
 }
 
 /// Creates a service on this network, on the worker.
@@ -411,9 +370,29 @@ fn network_that_a_manager_creates_is_made_on_the_node() {
 
 #[test]
 fn neither_bridge_nor_address_is_left_when_the_daemon_is_killed_amid_a_set_up_or_a_removal() {
+    let set_up = (1..=3).map(|nth| (CrashPoint::PluginAdded, nth));
+    kill_amid("", set_up.collect(), vec![(CrashPoint::PluginDeleted, 2)]);
+}
+
+#[test]
+fn neither_bridge_nor_address_is_left_when_the_daemon_that_makes_it_is_killed() {
+    let steps = |operation: Operation| {
+        let steps = operation.crash_points().iter();
+        steps.map(|step| (*step, 1)).collect()
+    };
+    kill_amid(
+        "[network.bridge]\ndriver = \"native\"\n",
+        steps(Operation::AttachToBridge),
+        steps(Operation::DetachFromBridge),
+    );
+}
+
+/// Kills the daemon, with this configuration, at each step of holding and leaving a bridge, and at these of attaching to it and detaching
+/// from it.
+fn kill_amid(configuration: &str, attach: Vec<(CrashPoint, u32)>, detach: Vec<(CrashPoint, u32)>) {
     let cluster = SwarmCluster::new();
     let (_registry, image) = registry(&cluster);
-    let mut worker = SwarmWorker::start(&cluster, |_| String::new());
+    let mut worker = SwarmWorker::start(&cluster, |_| configuration.to_owned());
     worker.join(&cluster, &cluster.token("worker"));
     let create = [
         "network",
@@ -430,14 +409,12 @@ fn neither_bridge_nor_address_is_left_when_the_daemon_is_killed_amid_a_set_up_or
         .crash_points()
         .iter()
         .map(|step| (*step, 1));
-    let begins: Vec<_> = begins
-        .chain((1..=3).map(|nth| (CrashPoint::PluginAdded, nth)))
-        .collect();
+    let begins: Vec<_> = begins.chain(attach).collect();
     let ends = Operation::LeaveClusterBridge
         .crash_points()
         .iter()
         .map(|step| (*step, 1));
-    let ends: Vec<_> = ends.chain([(CrashPoint::PluginDeleted, 2)]).collect();
+    let ends: Vec<_> = ends.chain(detach).collect();
     // Each service is killed at a step of its set-up and at one of its removal.
     for number in 0..begins.len().max(ends.len()) {
         let [begin, end] = [begins.get(number), ends.get(number)];
@@ -471,4 +448,9 @@ fn neither_bridge_nor_address_is_left_when_the_daemon_is_killed_amid_a_set_up_or
     let iptables_save = prereq::require("iptables-save", "iptables");
     let left = ["swy-", " 10.7.7."].map(|part| rules_by(cluster.inside(&iptables_save), part));
     assert_eq!(left, [const { Vec::<String>::new() }; 2]);
+    let nft = prereq::require("nft", "nftables");
+    let listed = cluster.inside(&nft).args(["list", "ruleset"]).output();
+    let rules = String::from_utf8(listed.expect("it was found").stdout).expect("it is text");
+    let is_left = rules.contains("swy-") || rules.contains(" 10.7.7.");
+    assert!(!is_left, "{rules}");
 }

@@ -45,7 +45,7 @@ use crate::network::Network;
 use crate::network::bridge::BridgeNetwork;
 use crate::network::cluster_bridges::{ClusterBridges, OwnBridge};
 use crate::network::kept_ports::KeptPorts;
-use crate::network::native::NativeBridge;
+use crate::network::native::NativeBridges;
 use crate::network::node_networks::NodeNetworks;
 use crate::network::ranges::Ranges;
 use crate::node::Node;
@@ -404,7 +404,8 @@ impl Handles {
         let all_settings = self.context.settings();
         let settings = &all_settings.network;
         let bridge = BridgeNetwork::new(&settings.bridge, &self.context.layout)?;
-        let native = NativeBridge::new(&settings.bridge, bridge.subnets())?;
+        let native = NativeBridges::new(bridge.list(), settings.bridge.is_native())?;
+        let native = Arc::new(native);
         let own = OwnBridge {
             name: settings.bridge.name.clone(),
             subnets: bridge.subnets().to_vec(),
@@ -416,10 +417,11 @@ impl Handles {
             of_node: NodeNetworks::new(&settings.conf_dir, plugins()),
             plugins: plugins(),
             bridge,
-            native: Arc::new(native),
+            native: Arc::clone(&native),
             cluster_bridges: Arc::new(ClusterBridges::new(
                 self.context.layout.cluster_bridges(),
                 own,
+                native,
             )),
             ranges: Arc::new(Ranges::load(self.context.layout.ranges())),
             kept_ports: Arc::new(KeptPorts::new()),

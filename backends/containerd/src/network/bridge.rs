@@ -223,12 +223,9 @@ impl BridgeNetwork {
     /// # Errors
     /// `InvalidArgument` for an invalid configuration.
     pub(crate) fn new(config: &config::BridgeConfig, layout: &Layout) -> Result<Self> {
-        let subnets = config
-            .ranges()
-            .map_err(|error| error.context("network.bridge"))?;
-        let text = format!("{:#}\n", config.conflist(&subnets));
         let path = layout.bridge(&config.name);
-        let list = cni::NetworkList::parse(&path, text.as_bytes()).map_err(from_cni)?;
+        let (network, text) =
+            Self::of(config, &path).map_err(|error| error.context("network.bridge"))?;
         if std::fs::read_to_string(&path).ok().as_deref() != Some(&text) {
             let written = create_private_dir_blocking(path.parent().unwrap_or(Path::new("/")))
                 .and_then(|()| {
@@ -242,10 +239,21 @@ impl BridgeNetwork {
                 );
             }
         }
-        Ok(Self {
-            list: Arc::new(list),
-            subnets,
-        })
+        Ok(network)
+    }
+
+    /// The network of this configuration, and its configuration list as text, which may be stored at `path`. Pure.
+    fn of(config: &config::BridgeConfig, path: &Path) -> Result<(Self, String)> {
+        let subnets = config.ranges()?;
+        let text = format!("{:#}\n", config.conflist(&subnets));
+        let list = cni::NetworkList::parse(path, text.as_bytes()).map_err(from_cni)?;
+        let list = Arc::new(list);
+        Ok((Self { list, subnets }, text))
+    }
+
+    /// Its configuration list.
+    pub(crate) fn list(&self) -> &cni::NetworkList {
+        &self.list
     }
 
     /// The host's address on the bridge, of the first range.
@@ -273,17 +281,7 @@ impl BridgeNetwork {
         format!("{} {}", self.list.name, subnets.join(" "))
     }
 
-    /// Its configuration list, for a sandbox that plugins are to connect. Reads small files of the kernel.
-    /// Missing plugins are reported when they are run.
-    ///
-    /// # Errors
-    /// `Unavailable` if the node lacks `iptables` or `ip6tables`, or already has a route to addresses of the ranges.
-    pub(crate) fn ready(&self) -> Result<Arc<cni::NetworkList>> {
-        check_programs(&self.list.name)?;
-        self.list_if_free()
-    }
-
-    /// Its configuration list, for a sandbox that is to be connected by whomever. Reads small files of the kernel.
+    /// Its configuration list, for a sandbox that is to be connected. Reads small files of the kernel.
     ///
     /// # Errors
     /// `Unavailable` if the node already has a route to addresses of the ranges.

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! <run>/networks/<bridge>/network.json    what the network is
-//!                        /holders/<id>    one empty file for each sandbox, from before its first plugin runs until
-//!                                         after its last one has
+//!                        /holders/<id>    one empty file for each sandbox, from before it is attached until after it
+//!                                         is detached
 //!                        /addresses/      what `host-local` has assigned
 //! ```
 //!
@@ -28,7 +28,7 @@ use switchyard_tree::Cancel;
 
 use crate::base::error::{from_cni, from_namespaces};
 use crate::base::fs::{blocking, create_private_dir_blocking, io_error, remove_tree_blocking};
-use crate::network::bridge::check_programs;
+use crate::network::native::NativeBridges;
 use crate::network::routes::Routes;
 use definition::{Definition, interface_name, is_interface_name};
 
@@ -39,6 +39,8 @@ mod definition;
 pub(crate) struct ClusterBridges {
     dir: PathBuf,
     own: OwnBridge,
+    /// The bridges to which the daemon attaches sandboxes itself.
+    native: Arc<NativeBridges>,
     /// By the name of the bridge. It is waited for only on blocking threads.
     made: Mutex<BTreeMap<String, MadeBridge>>,
 }
@@ -63,10 +65,11 @@ struct MadeBridge {
 // === impl ClusterBridges ===
 
 impl ClusterBridges {
-    pub(crate) fn new(dir: PathBuf, own: OwnBridge) -> Self {
+    pub(crate) fn new(dir: PathBuf, own: OwnBridge, native: Arc<NativeBridges>) -> Self {
         Self {
             dir,
             own,
+            native,
             made: Mutex::default(),
         }
     }
@@ -74,8 +77,7 @@ impl ClusterBridges {
     /// Makes a sandbox a holder of a network, and returns the network's configuration list. Idempotent.
     ///
     /// # Errors
-    /// `FailedPrecondition` if the node cannot have this network; `Unavailable` without the programs that its
-    /// plugins need.
+    /// `FailedPrecondition` if the node cannot have this network.
     pub(crate) async fn acquire(
         self: &Arc<Self>,
         id: SandboxId,
@@ -86,7 +88,7 @@ impl ClusterBridges {
         blocking(move || all.acquire_blocking(id, &asked)).await
     }
 
-    /// Ends what a sandbox holds, after its plugins are done. The bridge goes with its last holder. Idempotent.
+    /// Ends what a sandbox holds, after it is detached. The bridge goes with its last holder. Idempotent.
     ///
     /// # Errors
     /// `Internal` if what the sandbox held cannot be removed. The next release of any sandbox tries it again, and does not
@@ -114,7 +116,6 @@ impl ClusterBridges {
         id: SandboxId,
         asked: &ClusterBridge,
     ) -> Result<Arc<cni::NetworkList>> {
-        check_programs(&asked.name)?;
         let interface = interface_name(&self.own.name, &asked.id);
         let mut all = self.made.lock();
         let definition = match all.get(&interface).and_then(|made| made.definition.clone()) {
@@ -228,8 +229,11 @@ impl ClusterBridges {
 
     /// Removes a bridge that nobody holds. Idempotent.
     fn remove(&self, interface: &str) -> Result<()> {
+        let failed = |error: Error| error.context(format!("remove the unused bridge {interface}"));
+        self.native.forget_bridge(interface).map_err(failed)?;
+        reach(CrashPoint::ClusterBridgeRulesRemoved);
         let deleted = delete_device(interface).map_err(from_namespaces);
-        deleted.map_err(|error| error.context(format!("remove the unused bridge {interface}")))?;
+        deleted.map_err(failed)?;
         reach(CrashPoint::ClusterBridgeDeleted);
         remove_tree_blocking(&self.dir.join(interface), &Cancel::default())?;
         reach(CrashPoint::ClusterBridgeForgotten);

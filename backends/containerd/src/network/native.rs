@@ -1,62 +1,67 @@
-//! Attachments to the gateway's own bridge that the daemon makes itself, without plugins and without a program.
+//! Attachments to bridges of the gateway that the daemon makes itself, without plugins and without a program: to its own bridge, to that of
+//! pods, and to those of clusters.
 //!
 //! ```text
 //! plan    journal with the name of the driver      before anything is made
 //! attach  driver ──> journal with the result       a failure is undone at once, or later by the journal
 //! detach  journal ──> driver ──> no journal        by whoever made it, whatever the key says by now
-//! start   journals ──adopt──> driver ──restore──> tables; then `watch` keeps them as they should be
+//! start   journals ──adopt──> tables ──restore──> kernel; then `watch` keeps them as they should be
 //! ```
 //!
-//! The driver is always there, since a predecessor may have used it. Until it is needed it opens no socket and makes nothing: on a node
+//! Each bridge has a driver, made of the configuration list by which plugins would make it, which is also in the journal of each sandbox. So a
+//! bridge is found again by its sandboxes, whatever the configuration says by then.
+//!
+//! The driver of the own bridge is always there, since a predecessor may have used it. Until it is needed it opens no socket and makes nothing: on a node
 //! that has neither such attachments nor the key, never.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use switchyard_cni as cni;
 use switchyard_core::id::SandboxId;
-use switchyard_core::spec::{PodNetwork, Subnet};
+use switchyard_core::spec::PodNetwork;
 use switchyard_core::{Error, Result};
 use switchyard_linux::report;
 use switchyard_namespaces::Ns;
 use switchyard_network::addresses::Holder;
-use switchyard_network::driver::{self, AttachRequest, BridgeDriver, BridgeSettings};
+use switchyard_network::driver::{self, AttachRequest, BridgeDriver, BridgeTables};
 use switchyard_network::netlink::LinkName;
+use switchyard_network::nft::NftFamily;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::journal::mappings;
 use super::request::INTERFACE;
-use crate::base::config::BridgeConfig;
 use crate::base::error::{from_cni, from_network};
-use crate::base::fs::{blocking, ids_below};
-use crate::base::layout::{Layout, SandboxDirs};
+use crate::base::fs::blocking;
+use crate::base::layout::SandboxDirs;
 
 mod mapping;
+mod recovery;
 mod watch;
 
 /// The name of this driver in journals.
 const NATIVE: &str = "native";
-/// Limit for reading the journals of predecessors.
-const READ_LIMIT: Duration = Duration::from_secs(30);
-/// How many calls of the driver there are at a time: they wait for each other in the kernel, and all of them if that or the disk with the
+/// How many calls of drivers there are at a time: they wait for each other in the kernel, and all of them if that or the disk with the
 /// addresses hangs. The other threads for short calls are left to others.
 const THREADS: usize = 4;
 /// Limit for waiting until one of them ends.
 const THREAD_LIMIT: Duration = Duration::from_secs(60);
 
-/// The gateway's own bridge, as far as the daemon attaches sandboxes to it itself.
+/// The gateway's bridges, as far as the daemon attaches sandboxes to them itself.
 #[derive(Debug)]
-pub(crate) struct NativeBridge {
-    driver: Arc<BridgeDriver>,
-    /// The name of the bridge.
-    name: String,
-    /// An address of each range: sandboxes have the families of these.
-    families: Vec<IpAddr>,
+pub(crate) struct NativeBridges {
+    tables: Arc<BridgeTables>,
+    /// The driver of the gateway's own bridge.
+    own: Arc<BridgeDriver>,
+    /// Those of other bridges, by name, as they were last described.
+    others: Mutex<BTreeMap<String, Arc<BridgeDriver>>>,
     /// True if the configuration asks for it.
     is_wanted: bool,
     /// The reason why the kernel cannot do what the driver needs, if it was asked.
@@ -70,51 +75,74 @@ pub(crate) struct NativeBridge {
     threads: Arc<Semaphore>,
 }
 
-/// The attachments that predecessors have made by this driver.
-#[derive(Debug, Default)]
-struct FoundAttachments {
-    /// One that was cut off has no addresses on record.
-    all: Vec<driver::Attachment>,
-    /// True if a journal could not be read.
-    has_unread: bool,
+/// What the daemon is to attach to a bridge.
+#[derive(Debug, Clone)]
+pub(super) struct NativeRequest {
+    driver: Arc<BridgeDriver>,
+    request: Arc<AttachRequest>,
 }
 
-impl NativeBridge {
-    /// The bridge of this configuration. Asks the kernel what it can do if the configuration asks for this driver; makes nothing. Blocks.
+/// What the daemon has attached to a bridge, or was about to attach.
+#[derive(Debug)]
+pub(super) struct NativeAttachment {
+    driver: Arc<BridgeDriver>,
+    /// One that was cut off has no addresses on record.
+    attachment: driver::Attachment,
+}
+
+// === impl NativeRequest ===
+
+impl NativeRequest {
+    /// An address of each range of the bridge.
+    pub(super) fn families(&self) -> Vec<IpAddr> {
+        families_of(&self.driver)
+    }
+}
+
+// === impl NativeBridges ===
+
+impl NativeBridges {
+    /// The bridges of a gateway whose own bridge this list describes. Asks the kernel what it can do if the configuration asks for it
+    /// (`is_wanted`); makes nothing. Blocks.
     ///
     /// # Errors
     /// `InvalidArgument` for a configuration of a bridge that the kernel cannot have.
-    pub(crate) fn new(config: &BridgeConfig, subnets: &[Subnet]) -> Result<Self> {
+    pub(crate) fn new(own: &cni::NetworkList, is_wanted: bool) -> Result<Self> {
         let refused = |report: String| Error::invalid("network.bridge", report);
-        let is_wanted = config.is_native();
-        let settings = BridgeSettings {
-            name: LinkName::new(&config.name).map_err(|error| refused(report(&error)))?,
-            subnets: subnets.to_vec(),
-            mtu: Some(config.mtu).filter(|mtu| *mtu != 0),
-            addresses_dir: config.addresses_dir.clone(),
-            table: mapping::table_of(&config.name).map_err(|error| refused(report(&error)))?,
-            is_used: is_wanted,
+        let table = mapping::table_of(&own.name).map_err(|error| refused(report(&error)))?;
+        let tables = Arc::new(BridgeTables::new(table));
+        let settings = mapping::bridge_settings(own).map_err(|error| refused(error.report()))?;
+        let own = BridgeDriver::new(settings, Arc::clone(&tables))
+            .map_err(|error| refused(report(&error)))?;
+        let families = || -> Vec<NftFamily> {
+            // Clusters' bridges are of IPv4.
+            let needed =
+                |family: &NftFamily| *family == NftFamily::Ip4 || own.families().contains(family);
+            NftFamily::ALL.into_iter().filter(needed).collect()
         };
-        let driver = BridgeDriver::new(settings).map_err(|error| refused(report(&error)))?;
-        let fault = is_wanted.then(|| driver.probe().err()).flatten();
+        let fault = is_wanted.then(|| tables.probe(&families()).err()).flatten();
         let fault = fault.map(|error| report(&error));
         if let Some(reason) = &fault {
             tracing::warn!(
                 reason,
-                "network.bridge.driver asks for \"native\", which this kernel cannot do: CNI plugins attach sandboxes to the bridge"
+                "network.bridge.driver asks for \"native\", which this kernel cannot do: CNI plugins attach sandboxes to bridges"
             );
         }
-        Ok(Self {
-            driver: Arc::new(driver),
-            name: config.name.clone(),
-            families: subnets.iter().map(Subnet::first).collect(),
+        let bridges = Self {
+            tables,
+            own: Arc::new(own),
+            others: Mutex::default(),
             is_wanted,
             fault,
             in_use: CancellationToken::new(),
             knows_all: AtomicBool::new(false),
             past_flows: Notify::new(),
             threads: Arc::new(Semaphore::new(THREADS)),
-        })
+        };
+        if bridges.is_chosen() {
+            bridges.own.keep();
+        }
+        Ok(bridges)
     }
 
     /// Returns whether the configuration asks for it.
@@ -137,22 +165,39 @@ impl NativeBridge {
         self.fault.as_deref()
     }
 
-    /// An address of each range of the bridge.
-    pub(super) fn families(&self) -> &[IpAddr] {
-        &self.families
+    /// The driver of the bridge that a configuration list describes.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a list of another form than those of the gateway's bridges, or for a bridge that the kernel cannot have.
+    fn driver_of(&self, list: &cni::NetworkList) -> Result<Arc<BridgeDriver>> {
+        if list.name == self.own.settings().name.as_str() {
+            return Ok(Arc::clone(&self.own));
+        }
+        let settings = mapping::bridge_settings(list)?;
+        let mut others = self.others.lock();
+        if let Some(driver) = others.get(&list.name)
+            && *driver.settings() == settings
+        {
+            return Ok(Arc::clone(driver));
+        }
+        let driver = BridgeDriver::new(settings, Arc::clone(&self.tables)).map_err(from_network)?;
+        let driver = Arc::new(driver);
+        others.insert(list.name.clone(), Arc::clone(&driver));
+        Ok(driver)
     }
 
-    /// What is to be made for a sandbox.
+    /// What is to be made for a sandbox on the bridge that a configuration list describes.
     ///
     /// # Errors
     /// `InvalidArgument` for values that the kernel refuses.
     pub(super) fn request(
         &self,
+        list: &cni::NetworkList,
         id: SandboxId,
         network: &PodNetwork,
         dirs: &SandboxDirs,
         wanted: &[IpAddr],
-    ) -> Result<AttachRequest> {
+    ) -> Result<NativeRequest> {
         let PodNetwork {
             link: _,
             mac,
@@ -162,13 +207,18 @@ impl NativeBridge {
             // Those are of plugins.
             capabilities: _,
         } = network;
-        Ok(AttachRequest {
+        let driver = self.driver_of(list)?;
+        let request = AttachRequest {
             holder: holder(id)?,
             netns: netns_of(dirs),
             mac: mac.map(mapping::hardware_address).transpose()?,
             addresses: mapping::wanted_addresses(wanted, args)?,
-            ports: mapping::published_ports(ports, &self.families),
+            ports: mapping::published_ports(ports, &families_of(&driver)),
             limits: mapping::limits(*bandwidth),
+        };
+        Ok(NativeRequest {
+            driver,
+            request: Arc::new(request),
         })
     }
 
@@ -195,12 +245,12 @@ impl NativeBridge {
     /// `Internal` with the kernel's text.
     pub(super) async fn attach(
         &self,
-        request: &Arc<AttachRequest>,
+        asked: &NativeRequest,
         version: cni::SpecVersion,
         journal: &Path,
     ) -> Result<Vec<IpAddr>> {
-        let asked = Arc::clone(request);
-        let attached = self.call(move |driver| driver.attach(&asked)).await?;
+        let NativeRequest { driver, request } = asked.clone();
+        let attached = self.call(move |_| driver.attach(&request)).await?;
         self.past_flows.notify_one();
         let attached = match attached {
             Ok(attached) => attached,
@@ -211,7 +261,9 @@ impl NativeBridge {
                 return Err(from_network(error));
             }
         };
-        let result = mapping::cni_result(version.as_str(), &self.name, &request.netns, &attached);
+        let NativeRequest { driver, request } = asked;
+        let settings = driver.settings();
+        let result = mapping::cni_result(version.as_str(), settings, &request.netns, &attached);
         cni::save_result(journal, &result).await.map_err(from_cni)?;
         Ok(attached.addresses.iter().map(|one| one.address).collect())
     }
@@ -220,12 +272,9 @@ impl NativeBridge {
     ///
     /// # Errors
     /// `Internal` with the kernel's text; the journal stays then.
-    pub(super) async fn detach(
-        &self,
-        attachment: driver::Attachment,
-        journal: &Path,
-    ) -> Result<()> {
-        let detached = self.call(move |driver| driver.detach(&attachment)).await?;
+    pub(super) async fn detach(&self, attached: NativeAttachment, journal: &Path) -> Result<()> {
+        let NativeAttachment { driver, attachment } = attached;
+        let detached = self.call(move |_| driver.detach(&attachment)).await?;
         self.past_flows.notify_one();
         detached.map_err(from_network)?;
         remove_journal(journal).await;
@@ -236,13 +285,13 @@ impl NativeBridge {
     /// that cannot be understood is as one that was not written: the addresses are found by their holder.
     ///
     /// # Errors
-    /// `Internal` for an id that no attachment has.
+    /// `Internal` for an id that no attachment has, and for a network that is none of the gateway's bridges.
     pub(super) fn attachment(
         &self,
         id: SandboxId,
         saved: &cni::Saved,
         journal: &Path,
-    ) -> Result<Option<driver::Attachment>> {
+    ) -> Result<Option<NativeAttachment>> {
         if saved.driver() != Some(NATIVE) {
             return Ok(None);
         }
@@ -250,170 +299,70 @@ impl NativeBridge {
             tracing::warn!(sandbox = %id, error = report(&error), "a result in a network journal is damaged: detaching without it");
             None
         });
-        self.described(id, saved, result.as_ref()).map(Some)
+        let list = saved.list(journal).map_err(from_cni)?;
+        self.described(id, saved, &list, result.as_ref()).map(Some)
     }
 
     fn described(
         &self,
         id: SandboxId,
         saved: &cni::Saved,
+        list: &cni::NetworkList,
         result: Option<&cni::CniResult>,
-    ) -> Result<driver::Attachment> {
+    ) -> Result<NativeAttachment> {
+        let driver = self.driver_of(list)?;
         let addresses = result.map(|result| result.pod_ips(INTERFACE));
-        let families = addresses.as_deref().unwrap_or(&self.families);
-        Ok(driver::Attachment {
+        let families = addresses.clone().unwrap_or_else(|| families_of(&driver));
+        let attachment = driver::Attachment {
             holder: holder(id)?,
-            ports: mapping::published_ports(&mappings(saved), families),
+            ports: mapping::published_ports(&mappings(saved), &families),
             addresses,
-        })
+        };
+        Ok(NativeAttachment { driver, attachment })
     }
 
-    /// Runs a call of the driver on a thread. Cancel-safe: one that has begun is completed.
+    /// Removes what the tables have of a bridge that is about to be deleted, and on which nothing is. Idempotent. Blocks.
+    ///
+    /// # Errors
+    /// `Internal` with the kernel's text: call it again.
+    pub(super) fn forget_bridge(&self, name: &str) -> Result<()> {
+        let link = LinkName::new(name).map_err(from_network)?;
+        self.tables.forget_bridge(&link).map_err(from_network)?;
+        self.others.lock().remove(name);
+        Ok(())
+    }
+
+    /// Runs a call about the bridges on a thread. Cancel-safe: one that has begun is completed.
     ///
     /// # Errors
     /// `Unavailable` if no thread becomes free.
     async fn call<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&BridgeDriver) -> T + Send + 'static,
+        work: impl FnOnce(&BridgeTables) -> T + Send + 'static,
     ) -> Result<T> {
         let thread = timeout(THREAD_LIMIT, Arc::clone(&self.threads).acquire_owned());
         let Ok(thread) = thread.await else {
             return Err(Error::unavailable(format!(
-                "network {}: {THREADS} calls about it have not ended within {THREAD_LIMIT:?}: look whether the disk with network.bridge.addresses_dir hangs, and try again",
-                self.name
+                "network {}: {THREADS} calls about the gateway's bridges have not ended within {THREAD_LIMIT:?}: look whether the disk with network.bridge.addresses_dir hangs, and try again",
+                self.own.settings().name
             )));
         };
         let thread = thread.map_err(|closed| {
-            Error::internal("wait for a thread for the gateway's own bridge").with_source(closed)
+            Error::internal("wait for a thread for the gateway's bridges").with_source(closed)
         })?;
-        let driver = Arc::clone(&self.driver);
+        let tables = Arc::clone(&self.tables);
         blocking(move || {
             let _until_it_returns = thread;
-            Ok(work(&driver))
+            Ok(work(&tables))
         })
         .await
     }
-
-    /// Takes over what predecessors have attached, and restores the tables for it. Before anything is attached or detached. Idempotent:
-    /// recovery may be tried again. What fails is logged, and tried again by [`NativeBridge::watch`]; until then no port of others is
-    /// withdrawn.
-    pub(crate) async fn recover(self: &Arc<Self>, layout: &Layout) {
-        let Some(adopted) = self.take_over(layout, true).await else {
-            return;
-        };
-        match self.call(BridgeDriver::restore).await {
-            Ok(Ok(_)) => tracing::debug!(
-                adopted,
-                "the rules of the gateway's own bridge are as they should be"
-            ),
-            Ok(Err(error)) => log_not_restored(&from_network(error)),
-            Err(error) => log_not_restored(&error),
-        }
-    }
-
-    /// Takes over the attachments of all journals. Returns how many there are; `None` if nobody needs this driver. The first failure is
-    /// logged as an error.
-    async fn take_over(self: &Arc<Self>, layout: &Layout, is_first: bool) -> Option<usize> {
-        let bridge = Arc::clone(self);
-        let layout = layout.clone();
-        let find = self.call(move |_| bridge.find(&layout, is_first));
-        let found = match timeout(READ_LIMIT, find).await {
-            Ok(found) => found.flatten(),
-            Err(_) => Err(Error::unavailable(format!(
-                "the disk does not answer within {READ_LIMIT:?}"
-            ))),
-        };
-        let found = found.unwrap_or_else(|error| {
-            if is_first {
-                tracing::error!(
-                    error = error.report(),
-                    "cannot read the network journals of sandboxes: their published ports stay as they are, and come back after a change by others only when the journals can be read"
-                );
-            }
-            FoundAttachments {
-                has_unread: true,
-                ..FoundAttachments::default()
-            }
-        });
-        let FoundAttachments { all, has_unread } = found;
-        self.knows_all.store(!has_unread, Ordering::Relaxed);
-        if all.is_empty() && !has_unread && !self.is_chosen() {
-            return None;
-        }
-        let adopted = all.len();
-        if let Err(error) = self
-            .call(move |driver| driver.adopt(&all, !has_unread))
-            .await
-        {
-            self.knows_all.store(false, Ordering::Relaxed);
-            log_not_restored(&error);
-        }
-        self.in_use.cancel();
-        Some(adopted)
-    }
-
-    /// Reads the journals of all sandboxes, also of those that containerd does not know. Blocks.
-    ///
-    /// # Errors
-    /// The directory of sandboxes cannot be listed.
-    fn find(&self, layout: &Layout, is_first: bool) -> Result<FoundAttachments> {
-        let mut found = FoundAttachments::default();
-        for id in ids_below::<SandboxId>(&layout.all_sandbox_state())?.into_values() {
-            match self.find_one(id, &layout.sandbox(id)) {
-                Ok(attachment) => found.all.extend(attachment),
-                Err(error) => {
-                    found.has_unread = true;
-                    if is_first {
-                        tracing::error!(sandbox = %id, error = error.report(), "cannot read how a sandbox was attached to its network: if it was to the gateway's own bridge, its published ports do not come back after a change by others");
-                    }
-                }
-            }
-        }
-        Ok(found)
-    }
-
-    /// The attachment of a sandbox, if its journal is of this driver. Blocks.
-    ///
-    /// # Errors
-    /// The journal cannot be read, or is of an unknown driver.
-    fn find_one(&self, id: SandboxId, dirs: &SandboxDirs) -> Result<Option<driver::Attachment>> {
-        let journal = dirs.cni_journal();
-        let Some(saved) = cni::Saved::read(&journal).map_err(from_cni)? else {
-            return Ok(None);
-        };
-        if saved.driver() != Some(NATIVE) {
-            saved.check_made_by_plugins(&journal).map_err(from_cni)?;
-            return Ok(None);
-        }
-        let result = saved.result(&journal).map_err(from_cni)?;
-        self.described(id, &saved, result.as_ref()).map(Some)
-    }
-
-    /// Removes ends of network devices that belong to no attachment. When recovery is complete, unless it does not know all attachments.
-    pub(crate) async fn sweep(&self) {
-        if !self.in_use.is_cancelled() || !self.knows_all.load(Ordering::Relaxed) {
-            return;
-        }
-        let swept = self.call(BridgeDriver::sweep).await;
-        match swept.and_then(|swept| swept.map_err(from_network)) {
-            Ok(0) => {}
-            Ok(removed) => tracing::info!(
-                removed,
-                "removed network devices of sandboxes that are gone from the gateway's own bridge"
-            ),
-            Err(error) => tracing::warn!(
-                error = error.report(),
-                "cannot remove network devices of sandboxes that are gone: trying again at the next start"
-            ),
-        }
-    }
 }
 
-fn log_not_restored(error: &Error) {
-    tracing::warn!(
-        error = error.report(),
-        "cannot restore the rules of the gateway's own bridge: trying again"
-    );
+/// An address of each range of a bridge: sandboxes have the families of these.
+fn families_of(driver: &BridgeDriver) -> Vec<IpAddr> {
+    let subnets = driver.settings().subnets.iter();
+    subnets.map(|one| one.subnet.first()).collect()
 }
 
 /// Who has the addresses of a sandbox.

@@ -1,6 +1,5 @@
 //! What is attached: the bridge, the requests, and what is known of an attachment afterwards.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -9,25 +8,33 @@ use switchyard_core::spec::Subnet;
 use super::error::DriverError;
 use crate::addresses::{AddressRange, AssignedAddress, Holder, RangeLimits};
 use crate::netlink::{LinkName, Mac};
-use crate::nft::{
-    BridgeName, BridgeRules, Element, Isolation, NftSubnet, TableName, Transport, bridge_elements,
-};
+use crate::nft::{BridgeName, BridgeRules, NftSubnet, Transport};
 
-/// A bridge of this node. Its containers have addresses of its subnets, and reach others with the node's address.
-#[derive(Debug, Clone)]
+/// A bridge of this node. Its containers have addresses of its subnets.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BridgeSettings {
     /// The name of the bridge, and of the network in host-local's directory.
     pub name: LinkName,
-    /// Its subnets, of each family at most one. The bridge has the first address of each.
-    pub subnets: Vec<Subnet>,
+    /// Its subnets, of each family at most one.
+    pub subnets: Vec<BridgeSubnet>,
+    /// Whether the bridge has the gateway's address of each subnet, by which containers reach the node and others. Else they reach each other
+    /// alone.
+    pub is_gateway: bool,
+    /// Whether connections to others have the address of the node.
+    pub has_masquerade: bool,
     /// The largest packet, in bytes without the Ethernet header; else the kernel's default.
     pub mtu: Option<u32>,
     /// The directory of host-local, `dataDir` in its configuration.
     pub addresses_dir: PathBuf,
-    /// The tables of this instance of the daemon.
-    pub table: TableName,
-    /// Whether containers are attached by this driver. Else its tables are kept only while containers need them that were attached before.
-    pub is_used: bool,
+}
+
+/// A subnet of a bridge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BridgeSubnet {
+    /// All its addresses.
+    pub subnet: Subnet,
+    /// Which of them containers get, and which is the gateway's.
+    pub limits: RangeLimits,
 }
 
 /// A port of the node that leads to a port of a container.
@@ -104,26 +111,36 @@ pub struct Attachment {
     pub ports: Vec<PublishedPort>,
 }
 
+// === impl BridgeSubnet ===
+
+impl From<Subnet> for BridgeSubnet {
+    /// The subnet whose gateway has the first address, and whose containers have the others.
+    fn from(subnet: Subnet) -> Self {
+        let limits = RangeLimits::default();
+        Self { subnet, limits }
+    }
+}
+
 // === impl BridgeSettings ===
 
 impl BridgeSettings {
     /// The range of addresses of each subnet.
     pub(super) fn ranges(&self) -> Result<Vec<AddressRange>, DriverError> {
         let ranges = self.subnets.iter();
-        let ranges = ranges.map(|subnet| AddressRange::new(*subnet, RangeLimits::default()));
+        let ranges = ranges.map(|one| AddressRange::new(one.subnet, one.limits));
         Ok(ranges.collect::<Result<_, _>>()?)
     }
 
-    pub(super) fn elements(&self) -> Result<BTreeSet<Element>, DriverError> {
+    /// What the tables need to know of it.
+    pub(super) fn rules(&self) -> Result<BridgeRules, DriverError> {
         let subnets = self.subnets.iter();
-        let subnets = subnets.map(|subnet| NftSubnet::new(subnet.first(), subnet.prefix()));
-        let rules = BridgeRules {
+        let subnets = subnets.map(|one| NftSubnet::new(one.subnet.first(), one.subnet.prefix()));
+        Ok(BridgeRules {
             name: BridgeName::new(self.name.as_str())?,
             owner: String::new(),
             subnets: subnets.collect::<Result<_, _>>()?,
-            masquerade: true,
+            masquerade: self.has_masquerade,
             direct_routing: true,
-        };
-        Ok(bridge_elements(&[rules], Isolation::None, &[]))
+        })
     }
 }

@@ -7,9 +7,10 @@ use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use switchyard_crash_points::{CrashPoint, reach};
 
+use super::BridgeDriver;
 use super::error::DriverError;
 use super::names::mac_of;
-use super::{BridgeDriver, State};
+use super::tables::State;
 use crate::netlink::{
     Address, Bridge, Family, IpFamily, Ipv4Setting, Ipv6Setting, Link, LinkName, LinkRef, Mac,
     NetNs, NetlinkError, NewLink, Socket, Veth, add_address, enable_forwarding, find_link,
@@ -30,8 +31,8 @@ impl BridgeDriver {
     /// Makes the bridge unless it is there, and sees to it that it is up, has its addresses, and has a table.
     pub(super) fn ready_bridge(&self, state: &mut State) -> Result<ReadyBridge, DriverError> {
         let name = &self.settings.name;
-        let known = state.bridge;
-        let kernel = state.kernel(&self.settings.table)?;
+        let known = state.know(name, &self.rules).device;
+        let kernel = state.kernel(self.tables.name())?;
         let link = match find_link(&mut kernel.route, &name.clone().into())? {
             Some(link) => link,
             None => self.make_bridge(&mut kernel.route)?,
@@ -58,7 +59,7 @@ impl BridgeDriver {
             requests.push(set_mac(&reference, mac));
         }
         requests.push(set_up(&reference));
-        for prefix in &self.gateways {
+        for prefix in self.gateways.iter().filter(|_| self.settings.is_gateway) {
             let address = Address {
                 link: link.index,
                 prefix: *prefix,
@@ -69,15 +70,11 @@ impl BridgeDriver {
         if !is_known {
             self.connect_again(state, link.index)?;
             // It has the elements of the bridge, which containers need also if they publish nothing.
-            self.restore_locked(state)?;
-            self.forward()?;
-            // Last: the rules keep 127.0.0.0/8 of the node from containers.
-            let settings = set_ipv4(&reference, &[(Ipv4Setting::RouteLocalnet, 1)]);
-            state
-                .kernel(&self.settings.table)?
-                .route
-                .run_one(&settings)?;
-            state.bridge = Some(link.index);
+            self.tables.restore_locked(state)?;
+            if self.settings.is_gateway {
+                self.lead_out(state, &reference)?;
+            }
+            state.know(name, &self.rules).device = Some(link.index);
         }
         Ok(ReadyBridge {
             index: link.index,
@@ -85,16 +82,23 @@ impl BridgeDriver {
         })
     }
 
+    /// Lets packets leave the bridge, and lets those of the node itself from 127.0.0.0/8 in. Last, since the rules keep these addresses of the
+    /// node from containers.
+    fn lead_out(&self, state: &mut State, bridge: &LinkRef) -> Result<(), DriverError> {
+        self.forward()?;
+        let settings = set_ipv4(bridge, &[(Ipv4Setting::RouteLocalnet, 1)]);
+        let kernel = state.kernel(self.tables.name())?;
+        kernel.route.run_one(&settings)?;
+        Ok(())
+    }
+
     /// Connects the containers of a bridge that somebody has deleted, and that is made anew. For those of a bridge that was only not seen by
     /// this process yet, it changes nothing.
     fn connect_again(&self, state: &mut State, bridge: u32) -> Result<(), DriverError> {
-        let hosts: Vec<LinkRef> = state
-            .attachments
-            .keys()
-            .cloned()
-            .map(LinkRef::from)
-            .collect();
-        let route = &mut state.kernel(&self.settings.table)?.route;
+        let of_it = state.attachments.iter();
+        let of_it = of_it.filter(|(_, known)| known.bridge == self.settings.name);
+        let hosts: Vec<LinkRef> = of_it.map(|(host, _)| host.clone().into()).collect();
+        let route = &mut state.kernel(self.tables.name())?.route;
         for some in hosts.chunks(CONNECTED_AT_ONCE) {
             let requests = some
                 .iter()

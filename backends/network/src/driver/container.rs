@@ -7,11 +7,12 @@ use std::time::Duration;
 use nix::errno::Errno;
 use switchyard_crash_points::{CrashPoint, reach};
 
+use super::BridgeDriver;
 use super::attachment::{AttachRequest, LimitBits, Limits};
 use super::bridge::ReadyBridge;
 use super::error::DriverError;
-use super::names::{host_link, ifb_link, mac_of};
-use super::{BridgeDriver, State};
+use super::names::{ifb_link, mac_of};
+use super::tables::State;
 use crate::addresses::AssignedAddress;
 use crate::netlink::{
     Address, Family, Ifb, IpPrefix, Ipv6Setting, Link, LinkName, LinkRef, Mac, NetNs, NetlinkError,
@@ -38,7 +39,7 @@ impl BridgeDriver {
         bridge: &ReadyBridge,
         addresses: &[AssignedAddress],
     ) -> Result<Mac, DriverError> {
-        let host = host_link(&self.settings.table, &request.holder);
+        let host = self.host_link(&request.holder);
         let mac = request
             .mac
             .unwrap_or_else(|| mac_of(addresses.first().map(|one| one.address)));
@@ -54,16 +55,25 @@ impl BridgeDriver {
             },
             peer_namespace: namespace.clone(),
         };
-        let route = &mut state.kernel(&self.settings.table)?.route;
+        let route = &mut state.kernel(self.tables.name())?.route;
         make_pair(route, &pair)?;
         reach(CrashPoint::PairMade);
         if request.limits != Limits::default() {
             self.limit_bandwidth(route, request, &host)?;
         }
-        configure(&namespace, &interface, addresses, bridge.mac)?;
-        let known = addresses.iter();
-        let known = known.map(|one| add_neighbour(bridge.index, one.address, mac));
-        route.run(&known.collect::<Vec<_>>())?;
+        // Without the gateway's address, the bridge is nobody's neighbour.
+        let gateway = self.settings.is_gateway.then_some(bridge);
+        configure(
+            &namespace,
+            &interface,
+            addresses,
+            gateway.map(|bridge| bridge.mac),
+        )?;
+        if let Some(bridge) = gateway {
+            let known = addresses.iter();
+            let known = known.map(|one| add_neighbour(bridge.index, one.address, mac));
+            route.run(&known.collect::<Vec<_>>())?;
+        }
         reach(CrashPoint::ContainerConfigured);
         Ok(mac)
     }
@@ -71,7 +81,7 @@ impl BridgeDriver {
     fn new_link(&self, name: LinkName) -> NewLink {
         NewLink {
             mtu: self.settings.mtu,
-            group: self.group,
+            group: self.tables.group(),
             ..NewLink::new(name)
         }
     }
@@ -130,12 +140,12 @@ fn make_pair(route: &mut Socket, pair: &Veth) -> Result<(), NetlinkError> {
     }
 }
 
-/// Sets addresses, routes and the hardware address of the gateway inside the network namespace of a container.
+/// Sets addresses inside the network namespace of a container; and routes, if there is a gateway, with this hardware address.
 fn configure(
     namespace: &NetNs,
     interface: &LinkName,
     addresses: &[AssignedAddress],
-    bridge: Mac,
+    gateway: Option<Mac>,
 ) -> Result<(), DriverError> {
     let has_ipv6 = addresses.iter().any(|one| one.address.is_ipv6());
     let mut inside = namespace.run(|| {
@@ -145,7 +155,7 @@ fn configure(
         Socket::open(Family::Route)
     })??;
     let link = find_link(&mut inside, &interface.clone().into())?.ok_or_else(|| gone(interface))?;
-    let requests = container_requests(link.index, addresses, bridge)?;
+    let requests = container_requests(link.index, addresses, gateway)?;
     inside.run(&requests)?;
     Ok(())
 }
@@ -163,7 +173,7 @@ fn enable_ipv6(interface: &LinkName) -> Result<(), NetlinkError> {
 fn container_requests(
     link: u32,
     addresses: &[AssignedAddress],
-    bridge: Mac,
+    gateway: Option<Mac>,
 ) -> Result<Vec<Request>, NetlinkError> {
     let mut requests = vec![
         set_up(&LinkRef::Index(LOOPBACK)),
@@ -176,9 +186,12 @@ fn container_requests(
             IpAddr::V6(_) => IpPrefix::ALL_IPV6,
         };
         requests.push(add_address(&Address { link, prefix }));
+        let Some(gateway) = gateway else {
+            continue;
+        };
         requests.push(add_route(&Route::by_gateway(all, one.gateway, link))?);
         // Without it the first packet waits for an answer, a second longer if the first question is lost.
-        requests.push(add_neighbour(link, one.gateway, bridge));
+        requests.push(add_neighbour(link, one.gateway, gateway));
     }
     Ok(requests)
 }

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 
 use super::attachment::PublishedPort;
 use super::error::DriverError;
-use crate::nft::{Element, Flows, NftError, NftFamily, Transport};
+use crate::nft::{Element, ElementChange, Flows, NftError, NftFamily, Transport};
 
 /// How many ports an error names.
 const NAMED: usize = 8;
@@ -28,9 +28,45 @@ pub(super) fn port_elements(ports: &[PublishedPort], addresses: &[IpAddr]) -> BT
     elements
 }
 
-/// Returns whether an element is of a published port, and so of one attachment.
-pub(super) const fn is_of_port(element: &Element) -> bool {
-    matches!(element, Element::Port { .. } | Element::Hairpin(_))
+/// Which of the elements that are in a table stay beside the wanted ones while not all attachments are known: they may be of a bridge or a
+/// container that is not known yet. A table has no two subnets with addresses in common.
+pub(super) fn kept_of_unknown(
+    found: &BTreeSet<Element>,
+    wanted: &BTreeSet<Element>,
+) -> BTreeSet<Element> {
+    let overlap = |one: &Element, other: &Element| match (one, other) {
+        (Element::Masqueraded(one), Element::Masqueraded(other))
+        | (Element::Closed(one), Element::Closed(other)) => one.overlaps(other),
+        _ => false,
+    };
+    let is_kept = |element: &&Element| match element {
+        Element::Port { .. } | Element::Hairpin(_) | Element::Bridge(_) | Element::Same(_) => true,
+        Element::Masqueraded(_) | Element::Closed(_) => {
+            !wanted.iter().any(|wanted| overlap(element, wanted))
+        }
+        // Without them bridges reach no others, which is the safe side.
+        Element::Apart(_) | Element::Allowed(..) => false,
+    };
+    found.iter().filter(is_kept).cloned().collect()
+}
+
+/// The changes that add or remove elements, each in the tables of these families where it belongs.
+pub(super) fn changes(
+    elements: &BTreeSet<Element>,
+    families: &[NftFamily],
+    add: bool,
+) -> Vec<ElementChange> {
+    let of = |element: &Element| {
+        let fitting = families.iter().copied();
+        let fitting = fitting.filter(|family| element.fits(*family));
+        let change = |family| ElementChange {
+            family,
+            add,
+            element: element.clone(),
+        };
+        fitting.map(change).collect::<Vec<_>>()
+    };
+    elements.iter().flat_map(of).collect()
 }
 
 fn port_element(port: &PublishedPort, to: IpAddr) -> Option<Element> {
@@ -127,6 +163,7 @@ pub(super) fn of_ports(error: DriverError, ports: &[PublishedPort]) -> DriverErr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nft::{BridgeName, NftSubnet};
 
     const V4: &str = "10.1.0.2";
     const V6: &str = "fd00::2";
@@ -173,6 +210,31 @@ mod tests {
             let hairpins = elements.len() - led.len();
             assert_eq!(hairpins, led.len(), "{at:?}: each has its hairpin");
             assert_eq!(flows_of_ended(&elements).len(), led.len());
+        }
+    }
+
+    #[test]
+    fn what_may_be_of_an_unknown_bridge_stays_but_what_a_wanted_subnet_excludes() {
+        let masqueraded = |text: &str| {
+            let (address, prefix) = text.split_once('/').unwrap();
+            let subnet = NftSubnet::new(address.parse().unwrap(), prefix.parse().unwrap());
+            Element::Masqueraded(subnet.unwrap())
+        };
+        let bridge = BridgeName::new("swy-1").unwrap();
+        let wanted = BTreeSet::from([masqueraded("10.1.0.0/16")]);
+        for (element, is_kept) in [
+            (masqueraded("10.2.0.0/16"), true),
+            (masqueraded("10.1.7.0/24"), false),
+            (masqueraded("10.0.0.0/8"), false),
+            (Element::Hairpin("10.1.0.2".parse().unwrap()), true),
+            (Element::Bridge(bridge.clone()), true),
+            (Element::Same(bridge.clone()), true),
+            (Element::Apart(bridge.clone()), false),
+            (Element::Allowed(bridge.clone(), bridge), false),
+        ] {
+            let found = BTreeSet::from([element.clone()]);
+            let kept = kept_of_unknown(&found, &wanted);
+            assert_eq!(kept.contains(&element), is_kept, "{element}");
         }
     }
 

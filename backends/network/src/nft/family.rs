@@ -248,10 +248,24 @@ impl NftSubnet {
         self.address
     }
 
+    /// Returns the length of its prefix, in bits.
+    #[must_use]
+    pub fn prefix(&self) -> u8 {
+        self.prefix
+    }
+
     /// Returns the family of its addresses.
     #[must_use]
     pub fn family(&self) -> NftFamily {
         NftFamily::of(&self.address)
+    }
+
+    /// Returns whether an address is in both: then one of them is a part of the other one.
+    #[must_use]
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let prefix = self.prefix.min(other.prefix);
+        let begin = |subnet: &Self| Self::new(subnet.address, prefix).ok();
+        self.family() == other.family() && begin(self) == begin(other)
     }
 
     /// Returns the first address behind it, or `None` if it has the last one of the family.
@@ -408,6 +422,27 @@ mod tests {
         let too_long = [("10.0.0.1", 33), ("10.0.0.1", 255), ("::1", 129)];
         for (address, prefix) in too_long {
             assert!(NftSubnet::new(address.parse().unwrap(), prefix).is_err());
+        }
+    }
+
+    #[test]
+    fn subnets_with_an_address_in_common_overlap() {
+        let subnet = |text: &str| {
+            let (address, prefix) = text.split_once('/').unwrap();
+            NftSubnet::new(address.parse().unwrap(), prefix.parse().unwrap()).unwrap()
+        };
+        for (one, other, expected) in [
+            ("10.1.0.0/16", "10.1.7.0/24", true),
+            ("10.1.0.0/16", "10.2.0.0/16", false),
+            ("10.0.0.0/15", "10.1.0.0/16", true),
+            ("0.0.0.0/0", "10.1.0.0/16", true),
+            ("0.0.0.0/0", "fd00::/64", false),
+            ("fd00::/64", "fd00::1/128", true),
+            ("fd00::/64", "fd00:0:0:1::/64", false),
+        ] {
+            let [one, other] = [one, other].map(subnet);
+            assert_eq!(one.overlaps(&other), expected, "{one} {other}");
+            assert_eq!(other.overlaps(&one), expected, "{other} {one}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! Bridges of clusters without plugins: who holds them, and what is on disk.
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use serde_json::json;
 use switchyard_core::ErrorKind;
 use switchyard_core::spec::{BridgeAddresses, NetworkName};
 
@@ -19,7 +20,14 @@ fn bridges(dir: &Path) -> Arc<ClusterBridges> {
         subnets: vec!["198.19.241.0/24".parse().unwrap()],
         mtu: 0,
     };
-    Arc::new(ClusterBridges::new(dir.to_owned(), own))
+    let plugin = json!({
+        "type": "bridge", "bridge": own.name, "isGateway": true, "ipMasq": true,
+        "ipam": { "type": "host-local", "dataDir": dir, "ranges": [[{ "subnet": "198.19.241.0/24" }]] },
+    });
+    let list = json!({ "cniVersion": "1.0.0", "name": own.name, "plugins": [plugin] });
+    let list = cni::NetworkList::parse(Path::new("list"), list.to_string().as_bytes());
+    let native = Arc::new(NativeBridges::new(&list.unwrap(), false).unwrap());
+    Arc::new(ClusterBridges::new(dir.to_owned(), own, native))
 }
 
 fn network(id: &str, subnet: Option<&str>) -> ClusterBridge {

@@ -1,15 +1,20 @@
-//! What is requested of the driver of the gateway's own bridge, and what it has made, in the forms of the driver and of CNI. Pure.
+//! What is requested of the drivers of the gateway's bridges, and what they have made, in the forms of the drivers and of CNI. Pure.
 
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use switchyard_core::spec::{Bandwidth, MacAddress, PortMapping, Protocol, not_forwarded};
+use switchyard_cni as cni;
+use switchyard_core::spec::{Bandwidth, MacAddress, PortMapping, Protocol, Subnet, not_forwarded};
 use switchyard_core::{Error, Result};
 use switchyard_linux::report;
-use switchyard_network::driver::{Attached, LimitBits, Limits, PublishedPort};
-use switchyard_network::netlink::Mac;
+use switchyard_network::addresses::RangeLimits;
+use switchyard_network::driver::{
+    Attached, BridgeSettings, BridgeSubnet, LimitBits, Limits, PublishedPort,
+};
+use switchyard_network::netlink::{LinkName, Mac};
 use switchyard_network::nft::{NftError, TableName, Transport};
 
 use crate::base::config::BridgeConfig;
@@ -21,7 +26,84 @@ const IP_ARGUMENT: &str = "IP";
 /// Digits of the hash in the name of a table.
 const DIGITS: usize = 8;
 
-/// The name of the tables of a bridge. Names with other characters than those that a table's name has get a hash behind them, so that
+/// The plugin `bridge` in the configuration list of a bridge of the gateway; the other plugins of the list are the same for all.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BridgePlugin {
+    #[serde(rename = "type")]
+    kind: String,
+    bridge: String,
+    is_gateway: bool,
+    ip_masq: bool,
+    mtu: Option<u32>,
+    ipam: HostLocal,
+}
+
+/// The configuration of its plugin `host-local`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct HostLocal {
+    data_dir: PathBuf,
+    /// One set for each family, of one range.
+    ranges: Vec<[PoolRange; 1]>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PoolRange {
+    subnet: String,
+    range_start: Option<IpAddr>,
+    range_end: Option<IpAddr>,
+    gateway: Option<IpAddr>,
+}
+
+/// The bridge that a configuration list of the gateway describes.
+///
+/// # Errors
+/// `InvalidArgument` for a list of another form.
+pub(super) fn bridge_settings(list: &cni::NetworkList) -> Result<BridgeSettings> {
+    let name = &list.name;
+    let unfit = |why: String| Error::invalid(format!("network {name}"), why);
+    let first = list.plugins.first().cloned().unwrap_or_default();
+    let BridgePlugin {
+        kind,
+        bridge,
+        is_gateway,
+        ip_masq,
+        mtu,
+        ipam,
+    } = serde_json::from_value(first.into()).map_err(|fault| {
+        unfit(format!(
+            "its first plugin makes no bridge of the gateway: {fault}"
+        ))
+    })?;
+    if kind != "bridge" || bridge != *name {
+        let why = format!(
+            "its first plugin is {kind:?} with the bridge {bridge:?}, not the bridge {name:?}"
+        );
+        return Err(unfit(why));
+    }
+    let subnet = |[range]: [PoolRange; 1]| -> Result<BridgeSubnet> {
+        Ok(BridgeSubnet {
+            subnet: range.subnet.parse::<Subnet>()?,
+            limits: RangeLimits {
+                first: range.range_start,
+                last: range.range_end,
+                gateway: range.gateway,
+            },
+        })
+    };
+    Ok(BridgeSettings {
+        name: LinkName::new(name).map_err(|error| unfit(report(&error)))?,
+        subnets: ipam.ranges.into_iter().map(subnet).collect::<Result<_>>()?,
+        is_gateway,
+        has_masquerade: ip_masq,
+        mtu,
+        addresses_dir: ipam.data_dir,
+    })
+}
+
+/// The name of the tables of a gateway, after its own bridge. Names with other characters than those that a table's name has get a hash behind them, so that
 /// bridges whose names differ have tables of their own.
 ///
 /// # Errors
@@ -121,8 +203,13 @@ pub(super) fn limits(bandwidth: Option<Bandwidth>) -> Limits {
     }
 }
 
-/// The result of an attachment as the plugins of the network would return it, in their version.
-pub(super) fn cni_result(version: &str, bridge: &str, netns: &Path, attached: &Attached) -> Value {
+/// The result of an attachment to this bridge as the plugins of the network would return it, in their version.
+pub(super) fn cni_result(
+    version: &str,
+    bridge: &BridgeSettings,
+    netns: &Path,
+    attached: &Attached,
+) -> Value {
     let Attached {
         host_link,
         host_mac,
@@ -131,7 +218,7 @@ pub(super) fn cni_result(version: &str, bridge: &str, netns: &Path, attached: &A
         addresses,
     } = attached;
     let interfaces = json!([
-        { "name": bridge, "mac": bridge_mac.to_string() },
+        { "name": bridge.name.as_str(), "mac": bridge_mac.to_string() },
         { "name": host_link.as_str(), "mac": host_mac.to_string() },
         { "name": INTERFACE, "mac": mac.to_string(), "sandbox": netns.display().to_string() },
     ]);
@@ -147,6 +234,7 @@ pub(super) fn cni_result(version: &str, bridge: &str, netns: &Path, attached: &A
         .collect();
     let routes: Vec<Value> = addresses
         .iter()
+        .filter(|_| bridge.is_gateway)
         .map(|one| {
             let all = if one.address.is_ipv6() {
                 "::/0"

@@ -3,14 +3,26 @@
 use std::collections::BTreeSet;
 use std::fs;
 
+use serde_json::json;
+
 use super::*;
+use crate::base::layout::Layout;
 
 /// Written by the first version with this driver. The file is not changed.
 const GOLDEN: &str = include_str!("golden/journal.json");
 
-fn bridge() -> NativeBridge {
-    let subnet = "172.26.80.0/20".parse().unwrap();
-    NativeBridge::new(&BridgeConfig::default(), &[subnet]).unwrap()
+fn bridge() -> NativeBridges {
+    NativeBridges::new(&list("switchyard0", "172.26.80.0/20"), false).unwrap()
+}
+
+/// The configuration list of a bridge.
+fn list(name: &str, subnet: &str) -> cni::NetworkList {
+    let bridge = json!({
+        "type": "bridge", "bridge": name, "isGateway": true, "ipMasq": true,
+        "ipam": { "type": "host-local", "dataDir": "/run/a", "ranges": [[{ "subnet": subnet }]] },
+    });
+    let list = json!({ "cniVersion": "1.0.0", "name": name, "plugins": [bridge] });
+    cni::NetworkList::parse(Path::new("list"), list.to_string().as_bytes()).unwrap()
 }
 
 /// The request of a journal, and its result.
@@ -49,6 +61,7 @@ fn journal_says_who_has_which_addresses_and_ports() {
         fs::write(&path, &text).unwrap();
         let saved = cni::Saved::read(&path).unwrap().unwrap();
         let found = bridge.attachment(id, &saved, &path).unwrap();
+        let found = found.map(|found| found.attachment);
         if let Some(found) = &found {
             assert_eq!(found.holder, holder(id).unwrap());
         }
@@ -83,7 +96,7 @@ fn attachments_of_all_journals_are_taken_over_and_an_unread_one_is_told() {
         let holders: BTreeSet<String> = found
             .all
             .iter()
-            .map(|one| one.holder.container_id().to_owned())
+            .map(|one| one.attachment.holder.container_id().to_owned())
             .collect();
         let expected: BTreeSet<String> = all.iter().map(ToString::to_string).collect();
         assert_eq!(holders, expected);
@@ -100,7 +113,13 @@ fn attachments_of_all_journals_are_taken_over_and_an_unread_one_is_told() {
     is(&all, false);
     let other = GOLDEN.replacen("\"native\"", "\"ipvlan\"", 1);
     let damaged = format!("{}\n{{\"ips\":7}}", parts().0);
-    for unread in [other.as_str(), "nonsense", damaged.as_str()] {
+    let no_bridge = GOLDEN.replacen("\"name\":\"switchyard0\"", "\"name\":\"other0\"", 1);
+    for unread in [
+        other.as_str(),
+        "nonsense",
+        damaged.as_str(),
+        no_bridge.as_str(),
+    ] {
         let id = sandbox(Some(unread));
         is(&all, true);
         fs::remove_dir_all(layout.sandbox(id).state).unwrap();
@@ -114,4 +133,25 @@ fn driver_that_nobody_asks_for_is_not_chosen() {
     assert!(!bridge.is_wanted() && !bridge.is_chosen());
     assert_eq!((bridge.chosen(), bridge.fault()), ("cni", None));
     assert!(!bridge.in_use.is_cancelled());
+}
+
+#[test]
+fn each_bridge_has_a_driver_until_it_is_described_otherwise_or_forgotten() {
+    let bridges = bridge();
+    let of = |name: &str, subnet: &str| bridges.driver_of(&list(name, subnet)).unwrap();
+    let first = of("swy-1", "10.7.0.0/24");
+    for (driver, is_first) in [
+        (of("swy-1", "10.7.0.0/24"), true),
+        (of("swy-2", "10.8.0.0/24"), false),
+        (of("swy-1", "10.7.0.0/25"), false),
+        // The configuration decides about the own one.
+        (of("switchyard0", "10.7.0.0/24"), false),
+    ] {
+        assert_eq!(Arc::ptr_eq(&first, &driver), is_first, "{driver:?}");
+    }
+    let own = of("switchyard0", "10.7.0.0/24");
+    assert_eq!(*own.settings(), *bridges.own.settings());
+    let second = of("swy-2", "10.8.0.0/24");
+    bridges.forget_bridge("swy-2").unwrap();
+    assert!(!Arc::ptr_eq(&second, &of("swy-2", "10.8.0.0/24")));
 }

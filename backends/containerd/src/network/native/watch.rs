@@ -1,4 +1,4 @@
-//! Keeps the tables of the gateway's own bridge as they should be, although other programs flush the ruleset of the node, as
+//! Keeps the tables of the gateway's bridges as they should be, although other programs flush the ruleset of the node, as
 //! `nft flush ruleset` and `firewall-cmd --reload` do; and removes connections behind the answer to a detachment.
 
 use std::io;
@@ -10,14 +10,14 @@ use std::time::Duration;
 use switchyard_core::backoff::Backoff;
 use switchyard_core::logged_texts::LoggedTexts;
 use switchyard_core::{Error, Result};
-use switchyard_network::driver::BridgeDriver;
+use switchyard_network::driver::BridgeTables;
 use switchyard_network::nft::{NftFamily, NftMonitor, Repair};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::NativeBridge;
+use super::NativeBridges;
 use crate::base::error::from_network;
 use crate::base::fs::blocking;
 use crate::base::layout::Layout;
@@ -44,7 +44,7 @@ struct PolledMonitor {
 struct TableLook {
     /// What was mended, for people.
     mended: Vec<String>,
-    /// The port of the driver's socket, whose changes are our own.
+    /// The port of the tables' socket, whose changes are our own.
     own: Option<u32>,
 }
 
@@ -74,7 +74,7 @@ impl PolledMonitor {
     }
 }
 
-impl NativeBridge {
+impl NativeBridges {
     /// Restores the tables whenever others change them, and removes connections of lost ports, until `stop`. Changes nothing without a need.
     pub(crate) async fn watch(self: Arc<Self>, layout: Layout, stop: CancellationToken) {
         tokio::select! {
@@ -89,7 +89,7 @@ impl NativeBridge {
     async fn forget_past_flows(&self) {
         loop {
             self.past_flows.notified().await;
-            if let Err(error) = self.call(BridgeDriver::forget_past_flows).await {
+            if let Err(error) = self.call(BridgeTables::forget_past_flows).await {
                 tracing::debug!(
                     error = error.report(),
                     "connections to ports of former containers stay"
@@ -120,7 +120,7 @@ impl NativeBridge {
             for text in mended.iter().filter(|text| logged.is_new(text)) {
                 tracing::warn!(
                     what = text,
-                    "another program has changed the rules of the gateway's own bridge: they are restored"
+                    "another program has changed the rules of the gateway's bridges: they are restored"
                 );
             }
             let pause = if works {
@@ -149,7 +149,7 @@ impl NativeBridge {
         if monitor.is_some() {
             return Ok(());
         }
-        let table = self.driver.table().clone();
+        let table = self.tables.name().clone();
         let opened = blocking(move || NftMonitor::open(table).map_err(from_network)).await?;
         *monitor = Some(PolledMonitor::new(opened).map_err(cannot_wait)?);
         Ok(())
@@ -157,14 +157,14 @@ impl NativeBridge {
 
     /// Looks at the tables, and mends them.
     async fn look(&self) -> Result<TableLook> {
-        self.call(|driver| {
-            let restored = driver.restore().map_err(from_network)?;
+        self.call(|tables| {
+            let restored = tables.restore().map_err(from_network)?;
             let mended = restored.into_iter();
             Ok(TableLook {
                 mended: mended
                     .filter_map(|(family, repair)| mended_text(family, repair))
                     .collect(),
-                own: driver.socket_port(),
+                own: tables.socket_port(),
             })
         })
         .await
@@ -190,7 +190,7 @@ fn log_once(logged: &mut LoggedTexts, error: &Error) {
     if logged.is_new(&report) {
         tracing::warn!(
             error = report,
-            "cannot keep the rules of the gateway's own bridge as they should be: trying again"
+            "cannot keep the rules of the gateway's bridges as they should be: trying again"
         );
     }
 }

@@ -19,13 +19,13 @@ fn flushed_tables_are_restored_with_all_ports() {
         node.driver.attach(&container.request).unwrap();
         let wanted: Vec<_> = NftFamily::ALL.map(elements_of).into();
         run("nft", "nftables", &["flush", "ruleset"]);
-        let repairs = node.driver.restore().unwrap();
+        let repairs = node.driver.tables.restore().unwrap();
         assert!(
             repairs.iter().all(|(_, repair)| *repair == Repair::Whole),
             "{repairs:?}"
         );
         assert_eq!(Vec::from(NftFamily::ALL.map(elements_of)), wanted);
-        let repairs = node.driver.restore().unwrap();
+        let repairs = node.driver.tables.restore().unwrap();
         assert!(
             repairs.iter().all(|(_, repair)| *repair == Repair::Nothing),
             "{repairs:?}"
@@ -43,7 +43,7 @@ fn flushed_tables_are_restored_with_all_ports() {
                 .detach(&second.attachment(Some(&attached)))
                 .unwrap();
         }
-        node.driver.restore().unwrap();
+        node.driver.tables.restore().unwrap();
         assert_eq!(Vec::from(NftFamily::ALL.map(elements_of)), wanted);
     });
 }
@@ -63,7 +63,8 @@ fn next_process_keeps_what_is_on_record_and_removes_the_rest() {
         let next = node.next_driver();
         let ending_attached = node.driver.attach(&ending.request).unwrap();
         ip(&format!("link set {} down", ending_attached.host_link));
-        next.adopt(
+        adopt(
+            &next,
             &[
                 kept.attachment(Some(&kept_attached)),
                 // A kill came before it was on record which addresses it got.
@@ -73,14 +74,14 @@ fn next_process_keeps_what_is_on_record_and_removes_the_rest() {
             ],
             true,
         );
-        next.restore().unwrap();
+        next.tables.restore().unwrap();
         let ports: BTreeSet<u16> = elements_of(NftFamily::Ip4)
             .iter()
             .filter_map(published)
             .collect();
         assert_eq!(ports, BTreeSet::from([8080]));
-        assert_eq!(next.sweep().unwrap(), 1);
-        assert_eq!(next.sweep().unwrap(), 0);
+        assert_eq!(next.tables.sweep().unwrap(), 1);
+        assert_eq!(next.tables.sweep().unwrap(), 0);
         assert!(links().contains(kept_attached.host_link.as_str()));
         assert!(links().contains(cut_off_attached.host_link.as_str()));
         next.detach(&cut_off.attachment(None)).unwrap();
@@ -100,20 +101,18 @@ fn two_instances_on_a_node_leave_each_other_alone() {
     in_private_netns(|| {
         let node = Node::new(&SUBNETS);
         let dir = tempfile::tempdir().unwrap();
-        let other = BridgeDriver::new(BridgeSettings {
+        let of_other = BridgeSettings {
             name: LinkName::new("swtest1").unwrap(),
-            subnets: vec!["10.99.0.0/24".parse().unwrap()],
-            table: TableName::of_instance("other").unwrap(),
-            ..settings(dir.path(), &[])
-        })
-        .unwrap();
+            ..settings(dir.path(), &["10.99.0.0/24"])
+        };
+        let other = driver(of_other, TableName::of_instance("other").unwrap());
         let [a, b] = ["a", "b"]
             .map(|id| Container::with_ports(id, &both(if id == "a" { 8080 } else { 8081 })));
         let attached = node.driver.attach(&a.request).unwrap();
         other.attach(&b.request).unwrap();
         for driver in [&node.driver, &other] {
-            driver.restore().unwrap();
-            assert_eq!(driver.sweep().unwrap(), 0);
+            driver.tables.restore().unwrap();
+            assert_eq!(driver.tables.sweep().unwrap(), 0);
         }
         node.driver.detach(&a.attachment(Some(&attached))).unwrap();
         let here = Host::node(NftFamily::Ip4);
@@ -143,7 +142,7 @@ fn connections_follow_their_port_to_the_next_container() {
         let first = Container::with_ports("first", &ports);
         let attached = node.driver.attach(&first.request).unwrap();
         let server = first.serving(NftFamily::Ip4);
-        node.driver.forget_past_flows();
+        node.driver.tables.forget_past_flows();
         assert!(
             received(&server),
             "a client of before the port was published"
@@ -171,8 +170,8 @@ fn ports_of_unknown_attachments_stay_until_all_are_known() {
             let elements = elements_of(NftFamily::Ip4);
             elements.iter().filter_map(published).collect()
         };
-        next.adopt(&[], false);
-        next.restore().unwrap();
+        adopt(&next, &[], false);
+        next.tables.restore().unwrap();
         assert_eq!(ports(), BTreeSet::from([8080]));
         let another = Container::with_ports("another", &both(8081));
         let another_attached = next.attach(&another.request).unwrap();
@@ -181,12 +180,12 @@ fn ports_of_unknown_attachments_stay_until_all_are_known() {
             .unwrap();
         assert_eq!(ports(), BTreeSet::from([8080]));
         // It can be read by now, and is known from then on.
-        next.adopt(&[unread.attachment(Some(&unread_attached))], true);
-        next.restore().unwrap();
+        adopt(&next, &[unread.attachment(Some(&unread_attached))], true);
+        next.tables.restore().unwrap();
         assert_eq!(ports(), BTreeSet::from([8080]));
         next.detach(&unread.attachment(Some(&unread_attached)))
             .unwrap();
-        next.restore().unwrap();
+        next.tables.restore().unwrap();
         assert_eq!(ports(), BTreeSet::new());
     });
 }
@@ -197,23 +196,20 @@ fn tables_that_nobody_needs_are_not_made_again() {
         let node = Node::new(&SUBNETS[..1]);
         let container = Container::new("a");
         let attached = node.driver.attach(&container.request).unwrap();
-        let next = BridgeDriver::new(BridgeSettings {
-            is_used: false,
-            ..node.driver.settings.clone()
-        })
-        .unwrap();
-        next.adopt(&[container.attachment(Some(&attached))], true);
+        let tables = Arc::new(BridgeTables::new(TableName::default()));
+        let next = BridgeDriver::new(node.driver.settings.clone(), tables).unwrap();
+        adopt(&next, &[container.attachment(Some(&attached))], true);
         let is_there = || {
             let mut tables = NftTables::open(TableName::default()).unwrap();
             tables.read(NftFamily::Ip4).unwrap().is_some()
         };
         let remove = || run("nft", "nftables", &["flush", "ruleset"]);
         remove();
-        next.restore().unwrap();
+        next.tables.restore().unwrap();
         assert!(is_there(), "a container needs it");
         next.detach(&container.attachment(Some(&attached))).unwrap();
         remove();
-        next.restore().unwrap();
+        next.tables.restore().unwrap();
         assert!(!is_there());
     });
 }
@@ -243,7 +239,7 @@ fn neighbours_of_a_container_that_a_kill_cut_off_go_with_it() {
         let neighbours = || run("ip", "iproute2", &["neigh", "show", "dev", "swtest0"]);
         assert!(neighbours().contains("PERMANENT"), "{}", neighbours());
         let next = node.next_driver();
-        next.adopt(&[container.attachment(None)], true);
+        adopt(&next, &[container.attachment(None)], true);
         next.detach(&container.attachment(None)).unwrap();
         assert!(!neighbours().contains("PERMANENT"), "{}", neighbours());
         assert!(node.in_use().is_empty());

@@ -1,4 +1,4 @@
-//! Many ports, limits of bandwidth, IPv6 that is disabled, and what the kernel has.
+//! Many ports, limits of bandwidth, IPv6 that is disabled, a device that is no bridge, and what the kernel has.
 
 use super::*;
 
@@ -88,8 +88,20 @@ fn ipv6_that_the_namespaces_have_disabled_is_enabled_for_their_addresses() {
 fn kernel_has_what_the_driver_needs() {
     in_private_netns(|| {
         let node = Node::new(&SUBNETS);
-        node.driver.probe().unwrap();
+        node.driver.tables.probe(&NftFamily::ALL).unwrap();
         assert!(!links().contains("probe"), "{}", links());
         assert!(elements_of(NftFamily::Ip4).is_empty());
+    });
+}
+
+#[test]
+fn device_of_another_kind_is_no_bridge() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS[..1]);
+        ip("link add swtest0 type veth peer name swtest1");
+        let container = Container::new("a");
+        let error = node.driver.attach(&container.request).unwrap_err();
+        assert!(error.to_string().contains("of the kind veth"), "{error}");
+        assert!(node.in_use().is_empty());
     });
 }

@@ -183,7 +183,17 @@ fn result_is_as_the_plugins_return_it() {
         ],
     };
     let netns = Path::new("/run/switchyard/ns/c0ffee/net");
-    let result = cni_result("1.0.0", "switchyard0", netns, &attached);
+    let bridge = |is_gateway| BridgeSettings {
+        name: LinkName::new("switchyard0").unwrap(),
+        subnets: Vec::new(),
+        is_gateway,
+        has_masquerade: true,
+        mtu: None,
+        addresses_dir: PathBuf::new(),
+    };
+    let internal = cni_result("1.0.0", &bridge(false), netns, &attached);
+    assert_eq!(internal["routes"], json!([]));
+    let result = cni_result("1.0.0", &bridge(true), netns, &attached);
     let golden: Value = serde_json::from_str(include_str!("../golden/result.json")).unwrap();
     assert_eq!(result, golden);
     let read = cni::CniResult::from_value(result.clone(), cni::SpecVersion::V1_0_0).unwrap();
@@ -192,4 +202,78 @@ fn result_is_as_the_plugins_return_it() {
         read.pod_ips(INTERFACE),
         [ip("172.26.80.2"), ip("fd00:26:80::2")]
     );
+}
+
+#[test]
+fn bridge_is_what_plugins_would_make_of_the_list() {
+    let plugin = |change: fn(&mut Value)| {
+        let mut plugin = json!({
+            "type": "bridge", "bridge": "swy-1", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+            "capabilities": { "mac": true, "ips": true },
+            "ipam": { "type": "host-local", "dataDir": "/run/a", "ranges": [[{ "subnet": "10.7.0.0/16" }]], "routes": [] },
+        });
+        change(&mut plugin);
+        let list = json!({ "cniVersion": "1.0.0", "name": "swy-1", "plugins": [plugin, { "type": "firewall" }] });
+        let list = cni::NetworkList::parse(Path::new("list"), list.to_string().as_bytes());
+        bridge_settings(&list.unwrap())
+    };
+    let subnet = |text: &str, [first, last, gateway]: [Option<&str>; 3]| BridgeSubnet {
+        subnet: text.parse().unwrap(),
+        limits: RangeLimits {
+            first: first.map(ip),
+            last: last.map(ip),
+            gateway: gateway.map(ip),
+        },
+    };
+    let plain = || BridgeSettings {
+        name: LinkName::new("swy-1").unwrap(),
+        subnets: vec![subnet("10.7.0.0/16", [None; 3])],
+        is_gateway: true,
+        has_masquerade: true,
+        mtu: None,
+        addresses_dir: "/run/a".into(),
+    };
+    assert_eq!(plugin(|_| {}).unwrap(), plain());
+    let internal = plugin(|plugin| {
+        plugin["isGateway"] = false.into();
+        plugin["ipMasq"] = false.into();
+        plugin["mtu"] = 1400.into();
+    });
+    let expected = BridgeSettings {
+        is_gateway: false,
+        has_masquerade: false,
+        mtu: Some(1400),
+        ..plain()
+    };
+    assert_eq!(internal.unwrap(), expected);
+    let ranges = plugin(|plugin| {
+        let first = json!({ "subnet": "10.7.0.0/16", "rangeStart": "10.7.5.0", "rangeEnd": "10.7.5.255", "gateway": "10.7.0.9" });
+        plugin["ipam"]["ranges"] = json!([[first], [{ "subnet": "fd00:7::/64" }]]);
+    });
+    let expected = [
+        subnet(
+            "10.7.0.0/16",
+            [Some("10.7.5.0"), Some("10.7.5.255"), Some("10.7.0.9")],
+        ),
+        subnet("fd00:7::/64", [None; 3]),
+    ];
+    assert_eq!(ranges.unwrap().subnets, expected);
+    let unfit: [fn(&mut Value); 5] = [
+        |plugin| plugin["bridge"] = "other".into(),
+        |plugin| plugin["type"] = "macvlan".into(),
+        |plugin| plugin["ipam"]["ranges"] = json!([[{ "subnet": "ten" }]]),
+        |plugin| {
+            let two = json!([{ "subnet": "10.7.0.0/24" }, { "subnet": "10.8.0.0/24" }]);
+            plugin["ipam"]["ranges"] = json!([two]);
+        },
+        |plugin| plugin["ipam"] = json!({ "type": "dhcp" }),
+    ];
+    for change in unfit {
+        let refused = plugin(change).unwrap_err();
+        assert_eq!(
+            refused.kind(),
+            switchyard_core::ErrorKind::InvalidArgument,
+            "{refused}"
+        );
+    }
 }

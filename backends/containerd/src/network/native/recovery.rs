@@ -1,0 +1,156 @@
+//! Takes over what predecessors have attached without plugins, as the journals of all sandboxes say.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use switchyard_cni as cni;
+use switchyard_core::id::SandboxId;
+use switchyard_core::{Error, Result};
+use switchyard_network::driver::BridgeTables;
+use tokio::time::timeout;
+
+use super::{NATIVE, NativeAttachment, NativeBridges};
+use crate::base::error::{from_cni, from_network};
+use crate::base::fs::ids_below;
+use crate::base::layout::{Layout, SandboxDirs};
+
+/// Limit for reading the journals of predecessors.
+const READ_LIMIT: Duration = Duration::from_secs(30);
+
+/// The attachments that predecessors have made without plugins.
+#[derive(Debug, Default)]
+pub(super) struct FoundAttachments {
+    pub(super) all: Vec<NativeAttachment>,
+    /// True if a journal could not be read.
+    pub(super) has_unread: bool,
+}
+
+impl NativeBridges {
+    /// Takes over what predecessors have attached, and restores the tables for it. Before anything is attached or detached. Idempotent:
+    /// recovery may be tried again. What fails is logged, and tried again by [`NativeBridges::watch`]; until then no port of others is
+    /// withdrawn.
+    pub(crate) async fn recover(self: &Arc<Self>, layout: &Layout) {
+        let Some(adopted) = self.take_over(layout, true).await else {
+            return;
+        };
+        match self.call(BridgeTables::restore).await {
+            Ok(Ok(_)) => tracing::debug!(
+                adopted,
+                "the rules of the gateway's bridges are as they should be"
+            ),
+            Ok(Err(error)) => log_not_restored(&from_network(error)),
+            Err(error) => log_not_restored(&error),
+        }
+    }
+
+    /// Takes over the attachments of all journals. Returns how many there are; `None` if nobody needs this driver. The first failure is
+    /// logged as an error.
+    pub(super) async fn take_over(
+        self: &Arc<Self>,
+        layout: &Layout,
+        is_first: bool,
+    ) -> Option<usize> {
+        let bridges = Arc::clone(self);
+        let layout = layout.clone();
+        let find = self.call(move |_| bridges.find(&layout, is_first));
+        let found = match timeout(READ_LIMIT, find).await {
+            Ok(found) => found.flatten(),
+            Err(_) => Err(Error::unavailable(format!(
+                "the disk does not answer within {READ_LIMIT:?}"
+            ))),
+        };
+        let found = found.unwrap_or_else(|error| {
+            if is_first {
+                tracing::error!(
+                    error = error.report(),
+                    "cannot read the network journals of sandboxes: their published ports stay as they are, and come back after a change by others only when the journals can be read"
+                );
+            }
+            FoundAttachments {
+                has_unread: true,
+                ..FoundAttachments::default()
+            }
+        });
+        let FoundAttachments { all, has_unread } = found;
+        self.knows_all.store(!has_unread, Ordering::Relaxed);
+        if all.is_empty() && !has_unread && !self.is_chosen() {
+            return None;
+        }
+        let adopted = all.len();
+        let adopt = move |tables: &BridgeTables| {
+            let all = all.iter();
+            tables.adopt(all.map(|one| (&*one.driver, &one.attachment)), !has_unread);
+        };
+        if let Err(error) = self.call(adopt).await {
+            self.knows_all.store(false, Ordering::Relaxed);
+            log_not_restored(&error);
+        }
+        self.in_use.cancel();
+        Some(adopted)
+    }
+
+    /// Reads the journals of all sandboxes, also of those that containerd does not know. Blocks.
+    ///
+    /// # Errors
+    /// The directory of sandboxes cannot be listed.
+    pub(super) fn find(&self, layout: &Layout, is_first: bool) -> Result<FoundAttachments> {
+        let mut found = FoundAttachments::default();
+        for id in ids_below::<SandboxId>(&layout.all_sandbox_state())?.into_values() {
+            match self.find_one(id, &layout.sandbox(id)) {
+                Ok(attachment) => found.all.extend(attachment),
+                Err(error) => {
+                    found.has_unread = true;
+                    if is_first {
+                        tracing::error!(sandbox = %id, error = error.report(), "cannot read how a sandbox was attached to its network: if it was to a bridge of the gateway, its published ports do not come back after a change by others");
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The attachment of a sandbox, if its journal is of this driver. Blocks.
+    ///
+    /// # Errors
+    /// The journal cannot be read, or is of an unknown driver.
+    fn find_one(&self, id: SandboxId, dirs: &SandboxDirs) -> Result<Option<NativeAttachment>> {
+        let journal = dirs.cni_journal();
+        let Some(saved) = cni::Saved::read(&journal).map_err(from_cni)? else {
+            return Ok(None);
+        };
+        if saved.driver() != Some(NATIVE) {
+            saved.check_made_by_plugins(&journal).map_err(from_cni)?;
+            return Ok(None);
+        }
+        let result = saved.result(&journal).map_err(from_cni)?;
+        let list = saved.list(&journal).map_err(from_cni)?;
+        self.described(id, &saved, &list, result.as_ref()).map(Some)
+    }
+
+    /// Removes ends of network devices that belong to no attachment. When recovery is complete, unless it does not know all attachments.
+    pub(crate) async fn sweep(&self) {
+        if !self.in_use.is_cancelled() || !self.knows_all.load(Ordering::Relaxed) {
+            return;
+        }
+        let swept = self.call(BridgeTables::sweep).await;
+        match swept.and_then(|swept| swept.map_err(from_network)) {
+            Ok(0) => {}
+            Ok(removed) => tracing::info!(
+                removed,
+                "removed network devices of sandboxes that are gone from the gateway's bridges"
+            ),
+            Err(error) => tracing::warn!(
+                error = error.report(),
+                "cannot remove network devices of sandboxes that are gone: trying again at the next start"
+            ),
+        }
+    }
+}
+
+fn log_not_restored(error: &Error) {
+    tracing::warn!(
+        error = error.report(),
+        "cannot restore the rules of the gateway's bridges: trying again"
+    );
+}

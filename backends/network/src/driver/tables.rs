@@ -1,0 +1,441 @@
+//! What all bridges of one instance of the daemon share: the tables, the sockets, and what is known of bridges and containers.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::BridgeDriver;
+use super::attachment::Attachment;
+use super::bridge::probe_links;
+use super::elements::{changes, kept_of_unknown, port_elements};
+use super::error::DriverError;
+use super::flows::PastFlows;
+use super::names::{group_of, ifb_link};
+use crate::netlink::{
+    Family, IpFamily, Link, LinkName, LinkRef, Socket, delete_link, is_forwarding, list_links,
+};
+use crate::nft::{
+    BridgeRules, Element, Isolation, NftFamily, NftSubnet, NftTables, Repair, TableName,
+    bridge_elements,
+};
+
+/// The tables of one instance of the daemon, with the elements of all its bridges and their containers, in the network namespace of its
+/// callers. The drivers of the bridges have it in common, so that one repair mends all. Costs nothing before it is used.
+#[derive(Debug)]
+pub struct BridgeTables {
+    name: TableName,
+    /// The group of all links.
+    group: u32,
+    /// It is waited for only on blocking threads.
+    state: Mutex<State>,
+    /// Connections that are to be removed.
+    pub(super) past: PastFlows,
+}
+
+/// What one thread at a time works with.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    kernel: Option<Kernel>,
+    /// The bridges whose elements are in the tables, by name.
+    pub(super) bridges: BTreeMap<LinkName, KnownBridge>,
+    /// By the host's end.
+    pub(super) attachments: BTreeMap<LinkName, KnownAttachment>,
+    /// The families of all subnets that a bridge had so far, which have a table each.
+    families: BTreeSet<NftFamily>,
+    /// Whether the attachments of all former processes are known: until then nothing is taken for something that a kill has left.
+    knows_all: bool,
+}
+
+/// Sockets in the network namespace of the node.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    pub(super) route: Socket,
+    pub(super) tables: NftTables,
+}
+
+/// A bridge whose elements are in the tables.
+#[derive(Debug)]
+pub(super) struct KnownBridge {
+    rules: BridgeRules,
+    /// Whether tables are kept for it also while nothing is attached.
+    pub(super) is_kept: bool,
+    /// The index of the device whose settings were made by this process.
+    pub(super) device: Option<u32>,
+}
+
+/// A container on one of the bridges.
+#[derive(Debug)]
+pub(super) struct KnownAttachment {
+    /// The name of its bridge.
+    pub(super) bridge: LinkName,
+    /// The elements of its published ports.
+    pub(super) elements: BTreeSet<Element>,
+}
+
+// === impl Kernel ===
+
+impl Kernel {
+    fn open(table: &TableName) -> Result<Self, DriverError> {
+        Ok(Self {
+            route: Socket::open(Family::Route)?,
+            tables: NftTables::open(table.clone())?,
+        })
+    }
+}
+
+// === impl KnownBridge ===
+
+impl KnownBridge {
+    fn new(rules: &BridgeRules) -> Self {
+        Self {
+            rules: with_subnets(rules, &[]),
+            is_kept: false,
+            device: None,
+        }
+    }
+
+    /// Takes over other rules of the same bridge. Containers may still have addresses of the subnets of before, which stay.
+    fn change(&mut self, rules: &BridgeRules) {
+        let rules = with_subnets(rules, &self.rules.subnets);
+        if rules != self.rules {
+            self.rules = rules;
+            self.device = None;
+        }
+    }
+}
+
+/// The rules of a bridge with more subnets. Of two subnets with addresses in common one is a part of the other one: a table has the larger.
+fn with_subnets(rules: &BridgeRules, more: &[NftSubnet]) -> BridgeRules {
+    let all: BTreeSet<NftSubnet> = rules.subnets.iter().chain(more).copied().collect();
+    let is_part = |one: &NftSubnet| {
+        all.iter()
+            .any(|other| other.overlaps(one) && other.prefix() < one.prefix())
+    };
+    BridgeRules {
+        subnets: all.iter().filter(|one| !is_part(one)).copied().collect(),
+        ..rules.clone()
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// The sockets, opened by the first call.
+    pub(super) fn kernel(&mut self, table: &TableName) -> Result<&mut Kernel, DriverError> {
+        match &mut self.kernel {
+            Some(kernel) => Ok(kernel),
+            none => Ok(none.insert(Kernel::open(table)?)),
+        }
+    }
+
+    /// Makes a bridge one whose elements are in the tables, from the next repair on.
+    pub(super) fn know(&mut self, name: &LinkName, rules: &BridgeRules) -> &mut KnownBridge {
+        let families = rules.subnets.iter().map(|subnet| subnet.family());
+        self.families.extend(families);
+        match self.bridges.entry(name.clone()) {
+            Entry::Occupied(known) => {
+                let known = known.into_mut();
+                known.change(rules);
+                known
+            }
+            Entry::Vacant(none) => none.insert(KnownBridge::new(rules)),
+        }
+    }
+
+    /// Whether somebody needs the tables.
+    fn is_needed(&self) -> bool {
+        !self.attachments.is_empty() || self.bridges.values().any(|bridge| bridge.is_kept)
+    }
+
+    /// What is to be in the tables, of both families.
+    fn elements(&self) -> BTreeSet<Element> {
+        let rules = self.bridges.values().map(|bridge| bridge.rules.clone());
+        let mut elements = bridge_elements(&rules.collect::<Vec<_>>(), Isolation::None, &[]);
+        let ports = self.attachments.values().flat_map(|one| &one.elements);
+        elements.extend(ports.cloned());
+        elements
+    }
+
+    /// Removes elements from the tables of these families, as far as they are there.
+    pub(super) fn withdraw(
+        &mut self,
+        table: &TableName,
+        elements: &BTreeSet<Element>,
+        families: &[NftFamily],
+    ) -> Result<(), DriverError> {
+        if elements.is_empty() {
+            return Ok(());
+        }
+        let changes = changes(elements, families, false);
+        match self.kernel(table)?.tables.change(&changes) {
+            Err(error) if error.is_missing() => Ok(()),
+            done => Ok(done?),
+        }
+    }
+}
+
+// === impl BridgeTables ===
+
+impl BridgeTables {
+    /// The tables of this name. Nothing is read or made.
+    #[must_use]
+    pub fn new(name: TableName) -> Self {
+        Self {
+            group: group_of(&name),
+            name,
+            state: Mutex::default(),
+            past: PastFlows::default(),
+        }
+    }
+
+    /// Their name.
+    #[must_use]
+    pub const fn name(&self) -> &TableName {
+        &self.name
+    }
+
+    /// The group of all links of the bridges.
+    pub(super) const fn group(&self) -> u32 {
+        self.group
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// The port id of the socket by which tables are changed, if there is one: [`crate::nft::NftMonitor::read`] needs it.
+    #[must_use]
+    pub fn socket_port(&self) -> Option<u32> {
+        let state = self.lock();
+        state.kernel.as_ref().map(|kernel| kernel.tables.port())
+    }
+
+    /// Looks whether the kernel can do all that containers with addresses of these families need, limits of bandwidth aside. Changes nothing,
+    /// but the kernel may load modules, which takes some 100 ms, once. Blocks.
+    ///
+    /// # Errors
+    /// [`DriverError::Rules`], [`DriverError::Links`]: what the kernel cannot do.
+    pub fn probe(&self, families: &[NftFamily]) -> Result<(), DriverError> {
+        probe_links()?;
+        if families.contains(&NftFamily::Ip6) {
+            is_forwarding(IpFamily::V6)?;
+        }
+        let mut state = self.lock();
+        let kernel = state.kernel(&self.name)?;
+        for family in families {
+            kernel.tables.probe(*family)?;
+        }
+        Ok(())
+    }
+
+    /// Takes over attachments that former processes have made: their published ports stay at the next [`BridgeTables::restore`]. One whose
+    /// host's end is gone or down was cut off, before it was complete or after its ports were withdrawn: it has none. A bridge that is gone, as
+    /// after a reboot, has no elements. If the devices cannot be listed, which is logged, each counts as complete. `all` says whether these are
+    /// all that there may be on record; until then, nothing is withdrawn that belongs to no known bridge or attachment. May be repeated. Blocks.
+    pub fn adopt<'a>(
+        &self,
+        attachments: impl IntoIterator<Item = (&'a BridgeDriver, &'a Attachment)>,
+        all: bool,
+    ) {
+        let mut state = self.lock();
+        let links = self.links(&mut state);
+        if let Err(error) = &links {
+            tracing::warn!(
+                error = switchyard_linux::report(error),
+                "cannot list network devices: all ports of containers on record stay published"
+            );
+        }
+        let links = links.ok();
+        let is_up = |name: &LinkName| match &links {
+            Some(links) => links.get(name.as_str()).copied(),
+            None => Some(true),
+        };
+        for (driver, attachment) in attachments {
+            let bridge = driver.settings.name.clone();
+            if is_up(&bridge).is_some() {
+                state.know(&bridge, &driver.rules);
+            }
+            let host = driver.host_link(&attachment.holder);
+            let is_complete = is_up(&host) == Some(true);
+            let addresses = attachment.addresses.as_deref().filter(|_| is_complete);
+            let elements = port_elements(&attachment.ports, addresses.unwrap_or_default());
+            let known = KnownAttachment { bridge, elements };
+            state.attachments.entry(host).or_insert(known);
+        }
+        state.knows_all |= all;
+    }
+
+    /// The devices of the node, each with whether it is up.
+    fn links(&self, state: &mut State) -> Result<BTreeMap<String, bool>, DriverError> {
+        let links = list_links(&mut state.kernel(&self.name)?.route)?;
+        Ok(links
+            .into_iter()
+            .map(|link| (link.name, link.is_up))
+            .collect())
+    }
+
+    /// Makes the tables what the known bridges and attachments need: adds what is missing, and removes what else is in them. Returns what was
+    /// done in each family. Does nothing if nobody needs them: if no bridge is kept and no attachment is known. Blocks.
+    ///
+    /// # Errors
+    /// [`DriverError::Rules`].
+    pub fn restore(&self) -> Result<Vec<(NftFamily, Repair)>, DriverError> {
+        self.restore_locked(&mut self.lock())
+    }
+
+    pub(super) fn restore_locked(
+        &self,
+        state: &mut State,
+    ) -> Result<Vec<(NftFamily, Repair)>, DriverError> {
+        if !state.is_needed() {
+            return Ok(Vec::new());
+        }
+        let all = state.elements();
+        let families = state.families.clone();
+        let knows_all = state.knows_all;
+        let kernel = state.kernel(&self.name)?;
+        let mut repairs = Vec::new();
+        for family in families {
+            let wanted = all.iter().filter(|element| element.fits(family));
+            let mut wanted: BTreeSet<Element> = wanted.cloned().collect();
+            if !knows_all && let Some(found) = kernel.tables.read(family)? {
+                let kept = kept_of_unknown(found.elements(), &wanted);
+                wanted.extend(kept);
+            }
+            repairs.push((family, kernel.tables.restore(family, &wanted)?));
+        }
+        Ok(repairs)
+    }
+
+    /// Removes what the tables have of a bridge, which is about to be deleted. Nothing is attached to it any more. Idempotent; without effect
+    /// if this process has not attached to it or taken it over. Blocks.
+    ///
+    /// # Errors
+    /// [`DriverError::Rules`]: call it again.
+    pub fn forget_bridge(&self, name: &LinkName) -> Result<(), DriverError> {
+        let mut state = self.lock();
+        let before = state.elements();
+        let Some(known) = state.bridges.remove(name) else {
+            return Ok(());
+        };
+        let after = state.elements();
+        let gone: BTreeSet<Element> = before.difference(&after).cloned().collect();
+        let families: Vec<_> = state.families.iter().copied().collect();
+        let withdrawn = state.withdraw(&self.name, &gone, &families);
+        if withdrawn.is_err() {
+            state.bridges.insert(name.clone(), known);
+        }
+        withdrawn
+    }
+
+    /// Deletes the links of all bridges that belong to no known attachment, and returns how many there were. A kill leaves them if their
+    /// namespace goes on to exist. Call it after all attachments were adopted. Blocks, some 30 ms for each.
+    ///
+    /// # Errors
+    /// [`DriverError::Links`].
+    pub fn sweep(&self) -> Result<usize, DriverError> {
+        let mut swept = 0;
+        // Others attach between two deletions.
+        while self.sweep_one(&mut self.lock())? {
+            swept += 1;
+        }
+        Ok(swept)
+    }
+
+    fn sweep_one(&self, state: &mut State) -> Result<bool, DriverError> {
+        let known: BTreeSet<String> = state
+            .attachments
+            .keys()
+            .flat_map(|host| [host.as_str().to_owned(), ifb_link(host).as_str().to_owned()])
+            .collect();
+        let kernel = state.kernel(&self.name)?;
+        let links = list_links(&mut kernel.route)?;
+        let is_left = |link: &&Link| link.group == self.group && !known.contains(&link.name);
+        let Some(left) = links.iter().find(is_left) else {
+            return Ok(false);
+        };
+        let delete = delete_link(&LinkRef::Index(left.index));
+        kernel.route.run_one(&delete)?;
+        Ok(true)
+    }
+
+    /// Removes connections of UDP and SCTP that go on as they began: those from before their port was published, and those to containers that
+    /// are detached. Call it behind the answer to each attachment and detachment, once for several. An attachment that gets an address to
+    /// which such connections lead does it first.
+    ///
+    /// The kernel looks at all connections for it: 2 ms, and 30 ms if there are 20,000. Blocks. A kernel that does not list connections keeps
+    /// them until they have been silent for some minutes, which is logged once.
+    pub fn forget_past_flows(&self) {
+        self.past.remove();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nft::BridgeName;
+
+    /// Addresses of a pool may change while containers have some of the former one.
+    #[test]
+    fn subnets_of_before_stay_beside_those_that_they_have_no_address_in_common_with() {
+        let subnets = |texts: &[&str]| -> Vec<NftSubnet> {
+            let subnet = |text: &&str| {
+                let (address, prefix) = text.split_once('/').unwrap();
+                NftSubnet::new(address.parse().unwrap(), prefix.parse().unwrap()).unwrap()
+            };
+            texts.iter().map(subnet).collect()
+        };
+        let rules = |texts: &[&str]| BridgeRules {
+            name: BridgeName::new("pods0").unwrap(),
+            owner: String::new(),
+            subnets: subnets(texts),
+            masquerade: true,
+            direct_routing: true,
+        };
+        for (before, after, expected, is_changed) in [
+            (
+                &["10.1.0.0/24"][..],
+                &["10.1.0.0/24"][..],
+                &["10.1.0.0/24"][..],
+                false,
+            ),
+            (
+                &["fd00::/64", "10.1.0.0/24"],
+                &["10.1.0.0/24", "fd00::/64"],
+                &["10.1.0.0/24", "fd00::/64"],
+                false,
+            ),
+            (
+                &["10.1.0.0/24"],
+                &["10.2.0.0/24"],
+                &["10.1.0.0/24", "10.2.0.0/24"],
+                true,
+            ),
+            (&["10.1.0.0/24"], &["10.1.0.0/16"], &["10.1.0.0/16"], true),
+            (&["10.1.0.0/16"], &["10.1.7.0/24"], &["10.1.0.0/16"], false),
+            (
+                &["10.1.0.0/16"],
+                &["10.1.7.0/24", "10.1.8.0/24"],
+                &["10.1.0.0/16"],
+                false,
+            ),
+            (
+                &["10.1.0.0/24"],
+                &["fd00::/64"],
+                &["10.1.0.0/24", "fd00::/64"],
+                true,
+            ),
+        ] {
+            let mut known = KnownBridge::new(&rules(before));
+            known.device = Some(7);
+            known.change(&rules(after));
+            assert_eq!(
+                known.rules.subnets,
+                subnets(expected),
+                "{before:?} {after:?}"
+            );
+            assert_eq!(known.device.is_none(), is_changed, "{before:?} {after:?}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Several bridges of one instance, which share its tables; bridges that lead nowhere, and those whose containers get a part of a subnet.
+
+use super::*;
+use crate::addresses::RangeLimits;
+
+/// A second bridge beside that of the node, on the same tables.
+fn beside(node: &Node, name: &str, subnets: &[&str]) -> BridgeDriver {
+    let settings = BridgeSettings {
+        name: LinkName::new(name).unwrap(),
+        ..settings(node.addresses.path(), subnets)
+    };
+    BridgeDriver::new(settings, Arc::clone(&node.driver.tables)).unwrap()
+}
+
+/// What the table of IPv4 has, as `nft` shows it.
+fn shown() -> Vec<String> {
+    let elements = elements_of(NftFamily::Ip4);
+    elements.iter().map(ToString::to_string).collect()
+}
+
+fn is_answered(client: &Host, to: &str, server: &Host) -> bool {
+    let to = SocketAddr::new(to.parse().unwrap(), 8080);
+    client.tcp(to, server, LONG).is_some()
+}
+
+#[test]
+fn bridges_of_one_instance_share_tables_and_each_has_its_own_containers() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS[..1]);
+        let second = beside(&node, "swtest1", &["10.99.0.0/24"]);
+        let [a, b] = ["a", "b"].map(|id| {
+            let at: IpAddr = if id == "a" {
+                [127, 0, 0, 8]
+            } else {
+                [127, 0, 0, 9]
+            }
+            .into();
+            let ports = both(8080).map(|port| PublishedPort {
+                at: Some(at),
+                ..port
+            });
+            Container::with_ports(id, &ports)
+        });
+        let alone = {
+            node.driver.attach(&a.request).unwrap();
+            shown()
+        };
+        let attached = second.attach(&b.request).unwrap();
+        let here = Host::node(NftFamily::Ip4);
+        let [first_server, second_server] = [&a, &b].map(|one| one.serving(NftFamily::Ip4));
+        let both_answer = || {
+            assert!(is_answered(&here, "127.0.0.8", &first_server));
+            assert!(is_answered(&here, "127.0.0.9", &second_server));
+        };
+        both_answer();
+        let together = shown();
+        run("nft", "nftables", &["flush", "ruleset"]);
+        node.driver.tables.restore().unwrap();
+        assert_eq!(shown(), together);
+        // One that is made anew gets its own containers back, and no others.
+        ip("link del swtest1");
+        let third = Container::new("c");
+        second.attach(&third.request).unwrap();
+        both_answer();
+        assert_eq!(node.driver.tables.sweep().unwrap(), 0);
+        for (container, attached) in [(&b, Some(&attached)), (&third, None)] {
+            second.detach(&container.attachment(attached)).unwrap();
+        }
+        for _ in 0..2 {
+            node.driver
+                .tables
+                .forget_bridge(&second.settings.name)
+                .unwrap();
+            assert_eq!(shown(), alone);
+        }
+        assert!(is_answered(&here, "127.0.0.8", &first_server));
+    });
+}
+
+#[test]
+fn next_process_knows_the_bridges_of_what_is_on_record_and_none_that_is_gone() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS[..1]);
+        let second = beside(&node, "swtest1", &["10.99.0.0/24"]);
+        let gone = beside(&node, "swtest2", &["10.98.0.0/24"]);
+        let containers = ["a", "b", "c"].map(Container::new);
+        let [first, other, lost] = &containers;
+        node.driver.attach(&first.request).unwrap();
+        let before = {
+            second.attach(&other.request).unwrap();
+            shown()
+        };
+        gone.attach(&lost.request).unwrap();
+        assert_ne!(shown(), before);
+        // As after a reboot.
+        ip("link del swtest2");
+        let tables = Arc::new(BridgeTables::new(TableName::default()));
+        let next = [&node.driver, &second, &gone].map(|driver| {
+            let driver = BridgeDriver::new(driver.settings.clone(), Arc::clone(&tables));
+            driver.unwrap()
+        });
+        // While not all is known, what may be of an unknown bridge stays.
+        adopt(&next[0], &[first.attachment(None)], false);
+        tables.restore().unwrap();
+        assert!(before.iter().all(|element| shown().contains(element)));
+        for (driver, container) in next[1..].iter().zip(&containers[1..]) {
+            adopt(driver, &[container.attachment(None)], true);
+        }
+        tables.restore().unwrap();
+        assert_eq!(shown(), before);
+    });
+}
+
+#[test]
+fn bridge_that_is_no_gateway_connects_its_containers_alone() {
+    in_private_netns(|| {
+        let node = Node::with(&SUBNETS, |settings| {
+            settings.is_gateway = false;
+            settings.has_masquerade = false;
+        });
+        let [a, b] = ["a", "b"].map(Container::new);
+        node.driver.attach(&a.request).unwrap();
+        let attached = node.driver.attach(&b.request).unwrap();
+        for family in NftFamily::ALL {
+            let [client, server] = [&a, &b].map(|one| one.serving(family));
+            let to = SocketAddr::new(address(&attached, family), SERVED);
+            assert!(client.tcp(to, &server, LONG).is_some(), "{to}");
+        }
+        let on_bridge = run("ip", "iproute2", &["addr", "show", "dev", "swtest0"]);
+        for beginning in ["10.88.0.", "fd00:88::"] {
+            assert!(!on_bridge.contains(beginning), "{on_bridge}");
+        }
+        for family in ["-4", "-6"] {
+            let routes = inside(&a.netns, || run("ip", "iproute2", &[family, "route"]));
+            assert!(!routes.contains("default"), "{routes}");
+        }
+        let is_masqueraded = |element: &Element| matches!(element, Element::Masqueraded(_));
+        assert!(!elements_of(NftFamily::Ip4).iter().any(is_masqueraded));
+    });
+}
+
+#[test]
+fn containers_get_addresses_of_a_part_of_the_subnet_and_the_gateway_that_is_set() {
+    let limit =
+        |text: &str| Some(text.parse::<IpAddr>().unwrap()).filter(|ip| !ip.is_unspecified());
+    for ([first, last, gateway], expected) in [
+        (["::"; 3], ["10.88.0.2", "10.88.0.1"]),
+        (
+            ["10.88.0.64", "10.88.0.65", "10.88.0.9"],
+            ["10.88.0.64", "10.88.0.9"],
+        ),
+        (
+            ["10.88.0.128", "::", "10.88.0.128"],
+            ["10.88.0.129", "10.88.0.128"],
+        ),
+        (
+            ["::", "10.88.0.3", "10.88.0.200"],
+            ["10.88.0.1", "10.88.0.200"],
+        ),
+    ] {
+        let limits = RangeLimits {
+            first: limit(first),
+            last: limit(last),
+            gateway: limit(gateway),
+        };
+        in_private_netns(|| {
+            let node = Node::with(&SUBNETS[..1], |settings| {
+                settings.subnets[0].limits = limits
+            });
+            let container = Container::new("a");
+            let attached = node.driver.attach(&container.request).unwrap();
+            let one = attached.addresses[0];
+            let found = [one.address, one.gateway].map(|ip| ip.to_string());
+            assert_eq!(found, expected);
+            let here = Host::node(NftFamily::Ip4);
+            let server = container.serving(NftFamily::Ip4);
+            let to = SocketAddr::new(one.gateway, SERVED);
+            assert!(server.tcp(to, &here, LONG).is_some(), "{to}");
+        });
+    }
+}
+
+/// As when a node gets other addresses for its pods: those of before keep theirs.
+#[test]
+fn containers_of_a_former_subnet_go_on_beside_those_of_the_present_one() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS[..1]);
+        let remote = remote(NftFamily::Ip4);
+        let [a, b] = ["a", "b"].map(Container::new);
+        let attached = node.driver.attach(&a.request).unwrap();
+        let present = beside(&node, "swtest0", &["10.99.0.0/24"]);
+        present.attach(&b.request).unwrap();
+        let to = SocketAddr::new(REMOTE[0].parse().unwrap(), SERVED);
+        for container in [&a, &b] {
+            let client = container.serving(NftFamily::Ip4);
+            let seen = client.tcp(to, &remote, LONG);
+            assert_eq!(seen, UPLINK[0].parse().ok());
+        }
+        node.driver.detach(&a.attachment(Some(&attached))).unwrap();
+        let former = attached.addresses[0].address.to_string();
+        assert!(!node.in_use().contains(&former), "{:?}", node.in_use());
+        assert_eq!(node.in_use().len(), 1);
+    });
+}
