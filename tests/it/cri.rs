@@ -13,6 +13,7 @@ pub(crate) mod logs;
 mod mounts;
 mod network;
 mod pid_namespaces;
+mod pod_bridge;
 mod pods;
 mod programs;
 pub(crate) mod python_client;

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use switchyard_containerd::config::{
     AdvisoriesConfig, BridgeConfig, CgroupConfig, ContainerdConfig, ContainerdMode, DevicesConfig,
-    ImagesConfig, NetworkConfig, RecoveryConfig, RegistryConfig, Runtime,
+    ImagesConfig, NetworkConfig, PodNetworkChoice, RecoveryConfig, RegistryConfig, Runtime,
 };
 use switchyard_containerd::crash_points::Faults;
 use switchyard_containerd::{Containerd, Settings};
@@ -189,6 +189,7 @@ fn settings(root: &PrivateRoot) -> Settings {
             },
             ..NetworkConfig::default()
         },
+        pod_network: PodNetworkChoice::default(),
         devices: DevicesConfig {
             cdi_spec_dirs: vec![root.cdi()],
         },

@@ -435,6 +435,8 @@ fn facts(parts: &Parts) -> BTreeMap<String, String> {
             switchyard_logkeeper::format::DEFAULT_MAX_LINE.to_string(),
         ),
     ]);
+    let pods = parts.network.of_node.pods();
+    facts.extend(pods.map(|pods| ("network.pods".to_owned(), pods.summary())));
     facts.extend(
         parts
             .network

@@ -31,6 +31,7 @@ pub(crate) mod listeners;
 pub(crate) mod native;
 pub(crate) mod node_networks;
 pub(crate) mod plugin_runs;
+pub(crate) mod pod_bridge;
 mod predecessor_plugins;
 pub(crate) mod ranges;
 mod request;
@@ -67,7 +68,7 @@ enum AttachedBy {
 #[derive(Debug)]
 pub(crate) struct Network {
     pub(crate) context: Arc<Context>,
-    /// The node's own networks.
+    /// The node's own networks, and the bridge of pods.
     pub(crate) of_node: NodeNetworks,
     pub(crate) plugins: cni::Plugins,
     /// The gateway's own bridge network.
@@ -100,7 +101,12 @@ impl Network {
     ) -> Result<PlannedAttachment> {
         let owner = spec.meta.owner;
         let (list, is_native) = match &network.link {
-            Link::Node => (self.of_node.default_network().await?, false),
+            Link::Node => {
+                let list = self.of_node.default_network().await?;
+                let is_bridge = self.of_node.pods().is_some();
+                let is_native = is_bridge && self.is_native(&list.name)?;
+                (list, is_native)
+            }
             Link::Named(name) => (self.named(name, network).await?, false),
             Link::Bridge => {
                 let is_native = self.is_native(&self.bridge.list().name)?;

@@ -38,8 +38,8 @@ pub use sections::{
 pub use swarm::SwarmConfig;
 pub use switchyard_containerd::config::{
     AdvisoriesConfig, CgroupConfig, ContainerdConfig as Containerd, ContainerdMode,
-    DevicesConfig as DescribedDevices, ImagesConfig, NetworkConfig, ProxyPlugin, RecoveryConfig,
-    RegistryConfig,
+    DevicesConfig as DescribedDevices, ImagesConfig, NetworkConfig, PodNetworkChoice, ProxyPlugin,
+    RecoveryConfig, RegistryConfig,
 };
 pub use switchyard_cri::UnsetSeccomp;
 pub use switchyard_device_host::Config as DeviceHost;

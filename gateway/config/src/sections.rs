@@ -12,7 +12,8 @@ use super::devices::{DevicesConfig, LedgerConfig};
 use super::swarm::SwarmConfig;
 use crate::{
     AdminConfig, AdvisoriesConfig, AuditConfig, CgroupConfig, Containerd, ContainerdMode,
-    ImagesConfig, LogConfig, NetworkConfig, RecoveryConfig, RegistryConfig, UnsetSeccomp,
+    ImagesConfig, LogConfig, NetworkConfig, PodNetworkChoice, RecoveryConfig, RegistryConfig,
+    UnsetSeccomp,
 };
 
 /// The documented defaults, as `switchyard config default` prints them.
@@ -87,6 +88,8 @@ pub struct CriConfig {
     pub socket: Option<PathBuf>,
     /// A group, by name or number, that may use the socket besides root.
     pub socket_group: Option<String>,
+    /// The network of new pods.
+    pub network: PodNetworkChoice,
     /// The name of the runtime that clients get.
     pub runtime_name: String,
     /// Lets every process of a pod with a network of its own bind ports below 1024.
@@ -216,6 +219,7 @@ impl Default for CriConfig {
             enabled: true,
             socket: None,
             socket_group: None,
+            network: PodNetworkChoice::default(),
             runtime_name: switchyard_cri::DEFAULT_RUNTIME_NAME.to_owned(),
             unprivileged_ports: true,
             unprivileged_icmp: true,

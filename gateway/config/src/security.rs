@@ -14,6 +14,7 @@ const REFUSED: &[&str] = &[
     "containerd.address",
     "containerd.namespace",
     "network.bridge",
+    "network.pods",
     "cgroup.driver",
     "cgroup.default_parent",
     "logkeeper.mode",
@@ -44,6 +45,7 @@ const REFUSED: &[&str] = &[
     "containerd.runtimes",
     "containerd.selinux",
     "network.conf_dir",
+    "cri.network",
     // The programs that are run as root.
     "containerd.binary",
     "network.bin_dirs",

@@ -306,7 +306,7 @@ fn unknown_key_of_drop_in_variable_or_flag_is_named() {
     assert_eq!(
         load(&sources).unwrap_err().to_string(),
         "flag --set cri.port: unknown key \"port\" in [cri]: known keys are \
-         enabled, socket, socket_group, runtime_name, unprivileged_ports, unprivileged_icmp, unset_seccomp, exec_drain_seconds, \
+         enabled, socket, socket_group, network, runtime_name, unprivileged_ports, unprivileged_icmp, unset_seccomp, exec_drain_seconds, \
          max_connections, max_streams, streaming"
     );
 }

@@ -116,6 +116,7 @@ fn containerd_settings(config: &Config) -> Settings {
     Settings {
         containerd: config.containerd.clone(),
         network: config.network.clone(),
+        pod_network: config.cri.network,
         devices: config.devices.described(),
         images: config.images.clone(),
         registry: config.registry.clone(),
@@ -283,6 +284,8 @@ fn cri_settings(config: &CriConfig) -> switchyard_cri::Config {
         enabled: _,
         socket: _,
         socket_group: _,
+        // Of the backend.
+        network: _,
         ref runtime_name,
         unprivileged_ports,
         unprivileged_icmp,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use switchyard_cni::NetworkList;
+use switchyard_containerd::config::PodNetworkChoice;
 use switchyard_core::spec::Subnet;
 use switchyard_operator_api::Objects;
 use switchyard_operator_api::text::short;
@@ -69,12 +70,34 @@ fn pools(facts: &Facts) -> Vec<AddressPool> {
             ranges: vec![AddressRange::of(subnet)],
         }));
     }
-    if facts.config.cri.enabled
-        && let Some(network) = networks(facts).into_iter().flatten().next()
-    {
-        found.extend(pools_of(facts, &network));
+    if !facts.config.cri.enabled {
+        return found;
+    }
+    match facts.config.cri.network {
+        PodNetworkChoice::Bridge => found.extend(pools_of_bridge(facts)),
+        PodNetworkChoice::Cni => {
+            let network = networks(facts).into_iter().flatten().next();
+            found.extend(network.iter().flat_map(|network| pools_of(facts, network)));
+        }
     }
     found
+}
+
+/// The pools of the bridge of pods.
+fn pools_of_bridge(facts: &Facts) -> Vec<AddressPool> {
+    let network = &facts.config.network;
+    let mut sets = node_ranges(facts);
+    if sets.is_empty() {
+        let subnets = network.pods.subnets.iter();
+        let subnets = subnets.filter_map(|text| text.parse::<Subnet>().ok());
+        sets.extend(subnets.map(|subnet| vec![AddressRange::of(subnet)]));
+    }
+    let pool = |ranges| AddressPool {
+        network: network.pods.name.clone(),
+        dir: network.bridge.addresses_dir.join(&network.pods.name),
+        ranges,
+    };
+    sets.into_iter().map(pool).collect()
 }
 
 fn pools_of(facts: &Facts, network: &NetworkList) -> Vec<AddressPool> {

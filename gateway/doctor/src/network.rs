@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use switchyard_cni::NetworkList;
+use switchyard_containerd::config::PodNetworkChoice;
 use switchyard_core::spec::Subnet;
 use switchyard_linux::packages::Needed;
 use switchyard_linux::report;
@@ -49,7 +50,9 @@ pub(super) const FILTERS: [Filter; 2] = [
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
     let (network, skipped) = node_network(facts);
-    if facts.config.cri.enabled {
+    let pods_on_bridge =
+        facts.config.cri.enabled && facts.config.cri.network == PodNetworkChoice::Bridge;
+    if facts.config.cri.enabled && !pods_on_bridge {
         found.extend(
             skipped
                 .iter()
@@ -73,7 +76,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     }
     // Where the kernel cannot do without plugins, that is a finding of its own.
     let is_native = facts.config.network.bridge.is_native();
-    if facts.config.nomad.enabled && !is_native {
+    if (facts.config.nomad.enabled || pods_on_bridge) && !is_native {
         found.extend(bridge_plugins(facts));
         let missing = FILTERS.iter().map(|filter| filter.program);
         let missing: Vec<&str> = missing

@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 use super::setup::{
     check_default_runtime, cni_plugins, context, image_policy, image_store, registry_client,
 };
-use crate::base::config::Settings;
+use crate::base::config::{PodNetworkChoice, Settings};
 use crate::base::crash_points::Faults;
 use crate::base::disks::Disks;
 use crate::base::instance::Instance;
@@ -47,6 +47,7 @@ use crate::network::cluster_bridges::{ClusterBridges, OwnBridge};
 use crate::network::kept_ports::KeptPorts;
 use crate::network::native::NativeBridges;
 use crate::network::node_networks::NodeNetworks;
+use crate::network::pod_bridge::PodBridge;
 use crate::network::ranges::Ranges;
 use crate::node::Node;
 use crate::node::apparmor::FailedLoad;
@@ -412,9 +413,17 @@ impl Handles {
             mtu: settings.bridge.mtu,
         };
         let plugins = || cni_plugins(settings, &self.context.observer);
+        let ranges = Arc::new(Ranges::load(self.context.layout.ranges()));
+        let pods = match all_settings.pod_network {
+            PodNetworkChoice::Cni => None,
+            PodNetworkChoice::Bridge => {
+                let (ranges, native) = (Arc::clone(&ranges), Arc::clone(&native));
+                Some(Arc::new(PodBridge::new(settings, ranges, native)))
+            }
+        };
         Ok(Arc::new(Network {
             context: Arc::clone(&self.context),
-            of_node: NodeNetworks::new(&settings.conf_dir, plugins()),
+            of_node: NodeNetworks::new(&settings.conf_dir, plugins(), pods.clone()),
             plugins: plugins(),
             bridge,
             native: Arc::clone(&native),
@@ -422,8 +431,9 @@ impl Handles {
                 self.context.layout.cluster_bridges(),
                 own,
                 native,
+                pods,
             )),
-            ranges: Arc::new(Ranges::load(self.context.layout.ranges())),
+            ranges,
             kept_ports: Arc::new(KeptPorts::new()),
             predecessor_plugins: Mutex::default(),
         }))

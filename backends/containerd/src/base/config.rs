@@ -15,7 +15,7 @@ mod network;
 mod registry;
 mod snapshotters;
 
-pub use network::BridgeDriverChoice;
+pub use network::{BridgeDriverChoice, PodNetworkChoice, PodsConfig};
 pub use registry::{RegistryConfig, RegistryHost};
 pub(crate) use snapshotters::OF_CONTAINERD;
 pub use snapshotters::{ProxyPlugin, ProxyPluginType};
@@ -126,6 +126,8 @@ pub struct NetworkConfig {
     pub dns: Vec<String>,
     /// The gateway's own bridge network.
     pub bridge: BridgeConfig,
+    /// The bridge network of pods.
+    pub pods: PodsConfig,
 }
 
 /// Policy for a pod with a host port on which a program of the node listens.
@@ -280,6 +282,8 @@ pub struct Settings {
     pub containerd: ContainerdConfig,
     /// `[network]`.
     pub network: NetworkConfig,
+    /// `cri.network`.
+    pub pod_network: PodNetworkChoice,
     /// `[devices]`.
     pub devices: DevicesConfig,
     /// `[images]`.
@@ -396,6 +400,7 @@ impl Default for NetworkConfig {
             port_conflict: PortConflictPolicy::default(),
             dns: Vec::new(),
             bridge: BridgeConfig::default(),
+            pods: PodsConfig::default(),
         }
     }
 }

@@ -35,11 +35,21 @@ const SPECIAL: [(IpAddr, u8); 6] = [
     (IpAddr::V6(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0)), 8),
 ];
 
-/// The gateway's own bridge network.
+/// A bridge network of the gateway: its own, or that of pods.
 #[derive(Debug)]
 pub(crate) struct BridgeNetwork {
     list: Arc<cni::NetworkList>,
     subnets: Vec<Subnet>,
+    key: RangeKey,
+}
+
+/// Where the ranges of a bridge come from.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum RangeKey {
+    /// The configuration of the gateway's own bridge.
+    Own,
+    /// The kubelet, or the configuration of the bridge of pods.
+    Pods,
 }
 
 // === impl config::BridgeConfig ===
@@ -224,8 +234,8 @@ impl BridgeNetwork {
     /// `InvalidArgument` for an invalid configuration.
     pub(crate) fn new(config: &config::BridgeConfig, layout: &Layout) -> Result<Self> {
         let path = layout.bridge(&config.name);
-        let (network, text) =
-            Self::of(config, &path).map_err(|error| error.context("network.bridge"))?;
+        let (network, text) = Self::of(config, &path, RangeKey::Own)
+            .map_err(|error| error.context("network.bridge"))?;
         if std::fs::read_to_string(&path).ok().as_deref() != Some(&text) {
             let written = create_private_dir_blocking(path.parent().unwrap_or(Path::new("/")))
                 .and_then(|()| {
@@ -243,16 +253,21 @@ impl BridgeNetwork {
     }
 
     /// The network of this configuration, and its configuration list as text, which may be stored at `path`. Pure.
-    fn of(config: &config::BridgeConfig, path: &Path) -> Result<(Self, String)> {
+    pub(super) fn of(
+        config: &config::BridgeConfig,
+        path: &Path,
+        key: RangeKey,
+    ) -> Result<(Self, String)> {
         let subnets = config.ranges()?;
         let text = format!("{:#}\n", config.conflist(&subnets));
         let list = cni::NetworkList::parse(path, text.as_bytes()).map_err(from_cni)?;
         let list = Arc::new(list);
-        Ok((Self { list, subnets }, text))
+        let network = Self { list, subnets, key };
+        Ok((network, text))
     }
 
     /// Its configuration list.
-    pub(crate) fn list(&self) -> &cni::NetworkList {
+    pub(crate) fn list(&self) -> &Arc<cni::NetworkList> {
         &self.list
     }
 
@@ -286,22 +301,39 @@ impl BridgeNetwork {
     /// # Errors
     /// `Unavailable` if the node already has a route to addresses of the ranges.
     pub(crate) fn list_if_free(&self) -> Result<Arc<cni::NetworkList>> {
-        let name = &self.list.name;
         // Once the bridge exists, the routes to its ranges are its own.
-        if !switchyard_namespaces::has_device(name) {
-            let routes = Routes::read();
-            if let Some((interface, route)) = self
-                .subnets
-                .iter()
-                .find_map(|subnet| routes.conflict(subnet, name))
-            {
-                return Err(Error::unavailable(format!(
-                    "network {name}: {} is taken: the node reaches {route} by {interface}; choose a free range as network.bridge.subnets",
-                    self.summary()
-                )));
-            }
+        if !switchyard_namespaces::has_device(&self.list.name) {
+            self.check_routes()?;
         }
         Ok(Arc::clone(&self.list))
+    }
+
+    /// Checks that the node reaches no address of the ranges by another interface; those of pods, which a cluster has given, not by a route to
+    /// them alone. Reads small files of the kernel.
+    ///
+    /// # Errors
+    /// `Unavailable` if it does.
+    pub(super) fn check_routes(&self) -> Result<()> {
+        let name = &self.list.name;
+        let routes = Routes::read();
+        let mut ranges = self.subnets.iter();
+        let (found, key) = match self.key {
+            RangeKey::Own => (
+                ranges.find_map(|range| routes.conflict(range, name)),
+                "network.bridge.subnets",
+            ),
+            RangeKey::Pods => (
+                ranges.find_map(|range| routes.conflict_within(range, name)),
+                "the podCIDR of the node, or as network.pods.subnets",
+            ),
+        };
+        let Some((interface, route)) = found else {
+            return Ok(());
+        };
+        Err(Error::unavailable(format!(
+            "network {name}: {} is taken: the node reaches {route} by {interface}; choose a free range as {key}",
+            self.summary()
+        )))
     }
 }
 

@@ -29,6 +29,7 @@ use switchyard_tree::Cancel;
 use crate::base::error::{from_cni, from_namespaces};
 use crate::base::fs::{blocking, create_private_dir_blocking, io_error, remove_tree_blocking};
 use crate::network::native::NativeBridges;
+use crate::network::pod_bridge::PodBridge;
 use crate::network::routes::Routes;
 use definition::{Definition, interface_name, is_interface_name};
 
@@ -41,6 +42,8 @@ pub(crate) struct ClusterBridges {
     own: OwnBridge,
     /// The bridges to which the daemon attaches sandboxes itself.
     native: Arc<NativeBridges>,
+    /// The bridge of pods, if they have one, which these bridges must not collide with either.
+    pods: Option<Arc<PodBridge>>,
     /// By the name of the bridge. It is waited for only on blocking threads.
     made: Mutex<BTreeMap<String, MadeBridge>>,
 }
@@ -65,11 +68,17 @@ struct MadeBridge {
 // === impl ClusterBridges ===
 
 impl ClusterBridges {
-    pub(crate) fn new(dir: PathBuf, own: OwnBridge, native: Arc<NativeBridges>) -> Self {
+    pub(crate) fn new(
+        dir: PathBuf,
+        own: OwnBridge,
+        native: Arc<NativeBridges>,
+        pods: Option<Arc<PodBridge>>,
+    ) -> Self {
         Self {
             dir,
             own,
             native,
+            pods,
             made: Mutex::default(),
         }
     }
@@ -184,6 +193,10 @@ impl ClusterBridges {
                 "the gateway's own bridge {} has {own}",
                 self.own.name
             ));
+        }
+        let mut of_pods = self.pods.iter().flat_map(|pods| pods.subnets());
+        if let Some(range) = of_pods.find(|range| range.overlaps(subnet)) {
+            return Some(format!("the bridge of pods has {range}"));
         }
         let mut made = all.values().filter_map(|made| made.definition.as_ref());
         if let Some(other) = made.find(|made| made.subnet().overlaps(subnet)) {

@@ -1,4 +1,5 @@
-//! The node's own networks: the CNI configurations that others install, and replace at any time.
+//! The node's own networks: the CNI configurations that others install, and replace at any time. That of pods may be a bridge of the gateway
+//! instead.
 //!
 //! They are read on one thread. If the file system hangs, it costs that thread: who needs a network is refused in
 //! time, and at once from then on, and the status is what was known before, until it is certain that it hangs.
@@ -14,6 +15,7 @@ use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::{Error, Result, threads};
 use tokio::time::timeout;
 
+use super::pod_bridge::PodBridge;
 use crate::base::error::from_cni;
 
 /// Limit for one reading.
@@ -27,6 +29,8 @@ const STATUS_LIMIT: Duration = Duration::from_secs(2);
 pub(crate) struct NodeNetworks {
     dir: Arc<cni::ConfDir>,
     plugins: cni::Plugins,
+    /// The bridge of pods, if they are attached to none of these networks.
+    pods: Option<Arc<PodBridge>>,
     thread: BlockingPool,
     known: Arc<Mutex<KnownNetwork>>,
 }
@@ -43,7 +47,7 @@ pub(crate) struct KnownNetwork {
 // === impl NodeNetworks ===
 
 impl NodeNetworks {
-    pub(crate) fn new(dir: &Path, plugins: cni::Plugins) -> Self {
+    pub(crate) fn new(dir: &Path, plugins: cni::Plugins, pods: Option<Arc<PodBridge>>) -> Self {
         let not_yet = format!(
             "the CNI configuration in {} was not read yet",
             dir.display()
@@ -55,6 +59,7 @@ impl NodeNetworks {
         Self {
             dir: Arc::new(cni::ConfDir::new(dir)),
             plugins,
+            pods,
             thread: BlockingPool::new(threads::FILES_POOL, READ_LIMIT),
             known: Arc::new(Mutex::new(known)),
         }
@@ -65,11 +70,19 @@ impl NodeNetworks {
         self.dir.dir()
     }
 
-    /// The default network, by the present configuration. Cancel-safe.
+    /// The bridge of pods, if they are attached to none of the node's networks.
+    pub(crate) fn pods(&self) -> Option<&Arc<PodBridge>> {
+        self.pods.as_ref()
+    }
+
+    /// The network of pods: their bridge, or the default network by the present configuration. Cancel-safe.
     ///
     /// # Errors
     /// `Unavailable` if there is none, or its directory hangs.
     pub(crate) async fn default_network(&self) -> Result<Arc<cni::NetworkList>> {
+        if let Some(pods) = &self.pods {
+            return pods.list_if_free();
+        }
         Ok(self.read(|dir| dir.load().map_err(from_cni)).await?.list)
     }
 
@@ -99,9 +112,13 @@ impl NodeNetworks {
     /// the directory hangs, it says so. Cancel-safe.
     pub(crate) async fn look(&self) -> KnownNetwork {
         let plugins = self.plugins.clone();
+        let pods = self.pods.clone();
         let known = Arc::clone(&self.known);
         let look = self.read(move |dir| {
-            let found = KnownNetwork::find(dir, plugins);
+            let found = match pods {
+                Some(pods) => KnownNetwork::of_pods(pods.look(plugins)),
+                None => KnownNetwork::find(dir, plugins),
+            };
             *known.lock() = found;
             Ok(())
         });
@@ -127,6 +144,20 @@ impl NodeNetworks {
 // === impl KnownNetwork ===
 
 impl KnownNetwork {
+    /// The network of pods that have a bridge.
+    fn of_pods(list: Result<Arc<cni::NetworkList>>) -> Self {
+        match list {
+            Ok(list) => Self {
+                condition: Condition::True,
+                config: list.to_document().to_string(),
+            },
+            Err(error) => Self {
+                condition: not_ready(error.report()),
+                config: String::new(),
+            },
+        }
+    }
+
     /// Blocks on the file system.
     fn find(dir: &cni::ConfDir, plugins: cni::Plugins) -> Self {
         let no_network =
@@ -179,6 +210,7 @@ mod tests {
         NodeNetworks::new(
             &conf,
             cni::Plugins::new([dir.to_owned()], cni::Limits::default()),
+            None,
         )
     }
 

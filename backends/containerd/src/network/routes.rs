@@ -16,12 +16,22 @@ impl Routes {
     /// The interface and the range of a route that overlaps `subnet`, save default routes and those of the
     /// interface `own`.
     pub(super) fn conflict(&self, subnet: &Subnet, own: &str) -> Option<(String, Subnet)> {
+        self.find(own, |range| range.overlaps(subnet))
+    }
+
+    /// The interface and the range of a route to addresses of `subnet` alone, save those of the interface `own`. A route to more
+    /// addresses gives way to that of the subnet.
+    pub(super) fn conflict_within(&self, subnet: &Subnet, own: &str) -> Option<(String, Subnet)> {
+        self.find(own, |range| subnet.contains_all(range))
+    }
+
+    fn find(&self, own: &str, is_it: impl Fn(&Subnet) -> bool) -> Option<(String, Subnet)> {
         let others = self
             .0
             .iter()
             .filter(|route| !route.is_default() && route.interface != own);
         let mut ranges = others.map(|route| (&route.interface, Subnet::of(route.to, route.prefix)));
-        let (interface, range) = ranges.find(|(_, range)| range.overlaps(subnet))?;
+        let (interface, range) = ranges.find(|(_, range)| is_it(range))?;
         Some((interface.clone(), range))
     }
 }
@@ -30,15 +40,38 @@ impl Routes {
 mod tests {
     use super::*;
 
-    fn conflict(interface: &str, to: &str, prefix: u8, subnet: &str) -> Option<(String, String)> {
-        let route = Route {
+    fn routes(interface: &str, to: &str, prefix: u8) -> Routes {
+        Routes(vec![Route {
             interface: interface.to_owned(),
             to: to.parse().unwrap(),
             prefix,
-        };
-        Routes(vec![route])
+        }])
+    }
+
+    fn conflict(interface: &str, to: &str, prefix: u8, subnet: &str) -> Option<(String, String)> {
+        routes(interface, to, prefix)
             .conflict(&subnet.parse().unwrap(), "swy-own")
             .map(|(interface, range)| (interface, range.to_string()))
+    }
+
+    #[test]
+    fn a_way_to_more_addresses_leaves_a_range_to_who_has_a_way_to_it_alone() {
+        for (to, prefix, subnet, is_taken) in [
+            ("10.0.0.0", 8, "10.244.1.0/24", false),
+            ("10.244.0.0", 16, "10.244.1.0/24", false),
+            ("10.244.1.0", 24, "10.244.1.0/24", true),
+            ("10.244.1.128", 25, "10.244.1.0/24", true),
+            ("10.244.2.0", 24, "10.244.1.0/24", false),
+            ("0.0.0.0", 0, "10.244.1.0/24", false),
+            ("fd00::", 16, "fd00:1::/64", false),
+            ("fd00:1::7", 128, "fd00:1::/64", true),
+        ] {
+            let routes = routes("eth1", to, prefix);
+            let subnet = subnet.parse().unwrap();
+            let found = routes.conflict_within(&subnet, "swy-own");
+            assert_eq!(found.is_some(), is_taken, "{to}/{prefix} {subnet}");
+            assert_eq!(routes.conflict_within(&subnet, "eth1"), None);
+        }
     }
 
     #[test]

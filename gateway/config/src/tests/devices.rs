@@ -104,6 +104,20 @@ fn invalid_bridge_or_device_is_rejected_with_its_line() {
         error.starts_with("config.toml:2: network.bridge: subnets: "),
         "{error}"
     );
+    for (keys, expected) in [
+        ("name = \"switchyard0\"", "name: "),
+        ("mtu = 7", "mtu: "),
+        ("subnets = [\"172.26.80.0/24\"]", "subnets: "),
+        ("subnets = [\"ten\"]", "subnet: "),
+    ] {
+        let error = message(&format!("version = 1\n[network.pods]\n{keys}\n"));
+        let beginning = format!("config.toml:2: network.pods: {expected}");
+        assert!(error.starts_with(&beginning), "{error}");
+    }
+    assert_eq!(
+        message("version = 1\n[cri]\nnetwork = \"native\"\n"),
+        "config.toml:3: cri.network: expected one of \"cni\", \"bridge\", found \"native\""
+    );
     for driver in ["ipvlan", "CNI", "none", ""] {
         let text = format!("version = 1\n[network.bridge]\nmtu = 0\ndriver = \"{driver}\"\n");
         let expected = "config.toml:4: network.bridge.driver: expected one of \"cni\", \"native\"";

@@ -41,7 +41,7 @@ pub struct PodNetwork {
 /// A network that sandboxes can be attached to.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Link {
-    /// The node's CNI network, as configured by its operator.
+    /// The network of the node's pods: its CNI network, as configured by its operator, or a bridge of the gateway for them.
     #[default]
     Node,
     /// The gateway's own bridge, which needs no configuration.

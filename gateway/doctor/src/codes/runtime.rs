@@ -60,7 +60,7 @@ pub(in super::super) const NO_CNI_CONFIG: FindingCode = FindingCode::warning(
     "SY301",
     "there is no usable CNI configuration",
     "Pods with a network of their own cannot be created; the kubelet reports the node as not ready. Pods with the host's network, and Nomad's tasks, do not need it.",
-    "Install the cluster's network add-on, or write a .conflist file into network.conf_dir.",
+    "Install the cluster's network add-on, or write a .conflist file into network.conf_dir; or set cri.network to \"bridge\", for pods on a bridge of the gateway: docs/kubelet.md.",
 );
 pub(in super::super) const CNI_CONFIG_SKIPPED: FindingCode = FindingCode::warning(
     "SY302",

@@ -226,6 +226,22 @@ fn plugins_that_are_missing() {
     );
     check(|node| node.remove("/usr/bin/iptables"), &["SY305 error"]);
     check(|node| node.remove("/usr/bin/ip6tables"), &["SY305 error"]);
+    // Pods on a bridge of the gateway need no configuration, and the plugins of that bridge unless the daemon makes it.
+    let on_bridge = |driver: &'static str, nomad: bool| {
+        move |node: &mut TestNode| {
+            let keys = format!(
+                "[cri]\nnetwork = \"bridge\"\n[nomad]\nenabled = {nomad}\n[network.bridge]\ndriver = \"{driver}\""
+            );
+            node.config(&keys);
+            node.remove(CONFLIST);
+            node.remove("/usr/lib/cni/firewall");
+        }
+    };
+    check(on_bridge("cni", true), &["SY304 error"]);
+    check(on_bridge("native", true), &[]);
+    // The agent of this node is not the subject.
+    check(on_bridge("cni", false), &["SY304 error", "SY506 error"]);
+    check(on_bridge("native", false), &["SY506 error"]);
     let without_programs = |node: &mut TestNode| {
         node.config("[network.bridge]\ndriver = \"native\"");
         node.remove("/usr/bin/iptables");
@@ -455,7 +471,21 @@ fn addresses_that_are_nearly_used_up() {
         },
         &["SY310 error"],
     );
-    // The gateway's own network.
+    // The bridges of the gateway: that of pods, and its own.
+    for ranges in ["subnets = [\"10.9.0.0/28\"]", ""] {
+        let on_bridge = |node: &mut TestNode| {
+            node.remove(CONFLIST);
+            node.config(&format!(
+                "[cri]\nnetwork = \"bridge\"\n[network.pods]\nname = \"net\"\n{ranges}"
+            ));
+            if ranges.is_empty() {
+                let facts = &mut node.status.as_mut().unwrap().facts;
+                facts.insert("network.ranges".into(), "kubernetes: 10.9.0.0/28".into());
+            }
+            reserve(node, 13, "stranger");
+        };
+        check(on_bridge, &["SY310 error"]);
+    }
     check(
         |node| {
             node.config("[network.bridge]\nname = \"net\"\nsubnets = [\"10.9.0.0/28\"]");

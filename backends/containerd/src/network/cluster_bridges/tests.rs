@@ -27,7 +27,7 @@ fn bridges(dir: &Path) -> Arc<ClusterBridges> {
     let list = json!({ "cniVersion": "1.0.0", "name": own.name, "plugins": [plugin] });
     let list = cni::NetworkList::parse(Path::new("list"), list.to_string().as_bytes());
     let native = Arc::new(NativeBridges::new(&list.unwrap(), false).unwrap());
-    Arc::new(ClusterBridges::new(dir.to_owned(), own, native))
+    Arc::new(ClusterBridges::new(dir.to_owned(), own, native, None))
 }
 
 fn network(id: &str, subnet: Option<&str>) -> ClusterBridge {

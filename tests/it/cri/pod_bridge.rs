@@ -1,0 +1,170 @@
+//! Pods on a bridge of the gateway: on a node without a CNI configuration and without CNI plugins.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use serde_json::Value;
+use switchyard_network::nft::{Element, NftFamily};
+use switchyard_proto::cri::v1::PortMapping;
+use switchyard_tests::host::{eventually, free_port};
+use switchyard_tests::http;
+use switchyard_tests::node::{TestNode, TestPod};
+use switchyard_tests::root::PrivateRoot;
+use tonic::Code;
+
+/// Serves a page on port 80.
+const SERVE: &str =
+    "mkdir /tmp/www; echo hello > /tmp/www/index.html; exec httpd -f -p 80 -h /tmp/www";
+/// Time for a server to answer.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Starts a node whose pods are on the bridge of this name. There is nothing of CNI on it.
+fn node(more: impl FnOnce(&PrivateRoot) -> String) -> TestNode {
+    TestNode::start_configured(|root| {
+        fs::remove_dir_all(root.cni_conf()).expect("the root has made it");
+        format!(
+            "[cri]\nnetwork = \"bridge\"\n\
+             [network]\nbin_dirs = [{:?}]\n\
+             [network.bridge]\ndriver = \"native\"\n\
+             [network.pods]\nname = {:?}\n{}",
+            root.path().join("no-plugins"),
+            root.network().bridge(),
+            more(root),
+        )
+    })
+}
+
+fn is_served(address: SocketAddr) -> bool {
+    http::get(address, "/").is_ok_and(|page| page.text() == "hello\n")
+}
+
+#[track_caller]
+fn assert_served(address: SocketAddr, pod: &TestPod<'_>) {
+    let log = || pod.log_text("main");
+    assert!(
+        eventually(LIMIT, || is_served(address)),
+        "nobody answers on {address}: {}",
+        log()
+    );
+}
+
+/// The condition of the network, with its message.
+fn network(node: &TestNode) -> (bool, String) {
+    let condition = node.cri().condition("NetworkReady");
+    let condition = condition.expect("the daemon has a status");
+    (condition.status, condition.message)
+}
+
+/// The files of addresses in use on the bridge of pods.
+fn in_use(node: &TestNode) -> Vec<String> {
+    let dir = node.root().bridge().data_dir();
+    let files = fs::read_dir(dir.join(node.root().network().bridge()));
+    let names = files.into_iter().flatten().flatten();
+    names
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| name.parse::<IpAddr>().is_ok())
+        .collect()
+}
+
+fn elements(node: &TestNode) -> Vec<Element> {
+    let mut tables = node.root().bridge().tables();
+    let table = tables.read(NftFamily::Ip4).expect("root may read it");
+    table
+        .iter()
+        .flat_map(|table| table.elements().clone())
+        .collect()
+}
+
+#[test]
+fn pods_have_addresses_of_the_pod_cidr_and_host_ports_without_any_plugin() {
+    let node = node(|_| String::new());
+    let (is_ready, message) = network(&node);
+    assert!(!is_ready && message.contains("podCIDR"), "{message}");
+    let refused = node.cri().run_pod(&node.pod_config("early"));
+    let refused = refused.expect_err("it has no addresses");
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+
+    let subnet = node.root().network().subnet();
+    node.cri().set_pod_cidr(&subnet).expect("it is a range");
+    assert_eq!(network(&node), (true, String::new()));
+    let port = free_port();
+    let pod = node.pod_with("served", |config| {
+        config.port_mappings = vec![PortMapping {
+            container_port: 80,
+            host_port: i32::from(port),
+            ..Default::default()
+        }];
+    });
+    let _id = pod.start_shell("main", SERVE);
+    let ip: Ipv4Addr = pod.ip().parse().expect("it is an address");
+    assert!(
+        node.root().network().contains(ip),
+        "{ip} is not of {subnet}"
+    );
+    let published = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    assert_served((ip, 80).into(), &pod);
+    assert_served(published, &pod);
+    let beside = node.pod("beside");
+    let asked = beside.run_shell(&format!("wget -q -O - http://{ip}/"), |_| {});
+    assert_eq!(asked, "hello");
+
+    // The ranges are on record, and pods go on.
+    node.daemon().kill9();
+    node.daemon().restart();
+    assert_served(published, &pod);
+    assert_eq!(network(&node), (true, String::new()));
+    for pod in [&pod, &beside] {
+        node.cri().stop_pod(pod.id()).expect("it can be stopped");
+    }
+    assert!(!is_served(published), "{published} still leads somewhere");
+    assert_eq!(in_use(&node), Vec::<String>::new());
+    let is_port = |element: &Element| matches!(element, Element::Port { .. });
+    assert!(!elements(&node).iter().any(is_port));
+}
+
+#[test]
+fn pods_of_a_node_without_a_kubelet_have_configured_addresses() {
+    let node = node(|root| format!("subnets = [{:?}]\n", root.network().subnet()));
+    assert_eq!(network(&node), (true, String::new()));
+    let pod = node.pod("alone");
+    let ip: Ipv4Addr = pod.ip().parse().expect("it is an address");
+    assert!(node.root().network().contains(ip), "{ip}");
+    let route = pod.run_shell("ip route", |_| {});
+    let gateway = node.root().network().gateway();
+    assert!(route.contains(&format!("default via {gateway}")), "{route}");
+    let facts: Value = serde_json::from_str(&node.cri().node_info("config")).expect("it is JSON");
+    let shown = facts.to_string();
+    assert!(shown.contains(node.root().network().bridge()), "{shown}");
+}
+
+/// The kubelet may tell others while pods have addresses of the former ones.
+#[test]
+fn pods_keep_their_addresses_when_the_node_gets_others() {
+    let node = node(|root| format!("subnets = [{:?}]\n", root.network().subnet()));
+    let former = node.pod("former");
+    let _id = former.start_shell("main", SERVE);
+    let ip: Ipv4Addr = former.ip().parse().expect("it is an address");
+    // The network of the gateway's own bridge is taken.
+    let taken = node.root().bridge().subnet();
+    node.cri().set_pod_cidr(&taken).expect("it is a range");
+    let (is_ready, message) = network(&node);
+    assert!(!is_ready && message.contains("own bridge"), "{message}");
+    assert_served((ip, 80).into(), &former);
+    let [a, b, c, _] = ip.octets();
+    let upper = format!("{a}.{b}.{c}.128/25");
+    node.cri().set_pod_cidr(&upper).expect("it is a range");
+    assert_eq!(network(&node), (true, String::new()));
+    let present = node.pod("present");
+    let next: Ipv4Addr = present.ip().parse().expect("it is an address");
+    assert!(next.octets()[3] > 128, "{next}");
+    for to in [ip, next] {
+        assert!(node.root().network().contains(to), "{to}");
+    }
+    let asked = present.run_shell(&format!("wget -q -O - http://{ip}/"), |_| {});
+    assert_eq!(asked, "hello");
+    for pod in [&former, &present] {
+        node.cri().stop_pod(pod.id()).expect("it can be stopped");
+    }
+    assert_eq!(in_use(&node), Vec::<String>::new());
+}
