@@ -32,7 +32,7 @@ mod users;
 pub use cgroup_names::{CgroupFile, HugepageSize};
 pub use checkpoint::CheckpointSpec;
 pub use claims::{ComputeClaim, HOST_PORTS_MAX, HostPort, HostPorts, LeaseClaim, Reserved};
-pub use cluster_bridge::{BridgeAddresses, ClusterBridge};
+pub use cluster_bridge::{BridgeAddresses, ClusterBridge, Ipv6BridgeAddresses};
 pub use command::command_line;
 pub use cpus::CpuSet;
 pub use disk::{DiskLimit, DiskPart, LimitedPlaces, Project, ProjectId, disk_parts};

@@ -199,8 +199,12 @@ impl ClusterBridges {
             return Some(format!("the bridge of pods has {range}"));
         }
         let mut made = all.values().filter_map(|made| made.definition.as_ref());
-        if let Some(other) = made.find(|made| made.subnet().overlaps(subnet)) {
-            return Some(format!("network {:?} has {}", other.name(), other.subnet()));
+        let taken = |made: &Definition| {
+            let taken = made.subnets().find(|other| other.overlaps(subnet))?;
+            Some(format!("network {:?} has {taken}", made.name()))
+        };
+        if let Some(other) = made.find_map(taken) {
+            return Some(other);
         }
         let (other, route) = routes.conflict(subnet, interface)?;
         Some(format!("the node reaches {route} by {other}"))

@@ -1,6 +1,6 @@
 //! Bridge networks that the cluster of an orchestrator defines.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{NetworkName, Subnet};
 use crate::error::{Error, Result};
@@ -15,8 +15,14 @@ const PRIVATE: [(Ipv4Addr, u8); 5] = [
     (Ipv4Addr::new(198, 18, 0, 0), 15),
 ];
 
+/// The same of IPv6: unique local addresses (RFC 4193).
+const PRIVATE_SIX: (Ipv6Addr, u8) = (Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0), 7);
+
 /// The longest prefix: with 30 bits there is an address for the bridge, and one for a sandbox.
 const PREFIX_MAX: u8 = 30;
+
+/// The longest prefix of IPv6, with as many addresses.
+const PREFIX_MAX_SIX: u8 = 126;
 
 /// A bridge network that a cluster defines. Each node makes a bridge of its own for it, while sandboxes are
 /// attached.
@@ -28,6 +34,8 @@ pub struct ClusterBridge {
     pub name: String,
     /// Its addresses; `None` leaves them to the node.
     pub addresses: Option<BridgeAddresses>,
+    /// Its addresses of IPv6, if it has any.
+    pub ipv6: Option<Ipv6BridgeAddresses>,
     /// True if it leads nowhere but to its sandboxes.
     pub is_internal: bool,
     /// True if packets to other networks get the address of the node.
@@ -42,6 +50,60 @@ pub struct BridgeAddresses {
     subnet: Subnet,
     range: Option<Subnet>,
     gateway: Ipv4Addr,
+}
+
+/// The addresses of IPv6 of a bridge network. They fit each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ipv6BridgeAddresses {
+    subnet: Subnet,
+    gateway: Ipv6Addr,
+}
+
+// === impl Ipv6BridgeAddresses ===
+
+impl Ipv6BridgeAddresses {
+    /// The addresses of this subnet. Without a gateway, the bridge has the address after the first one.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, naming `subnet` or `gateway`.
+    pub fn new(subnet: Subnet, gateway: Option<IpAddr>) -> Result<Self> {
+        let (first, prefix) = PRIVATE_SIX;
+        let private = Subnet::of(first.into(), prefix);
+        let IpAddr::V6(first) = subnet.first() else {
+            return Err(Error::invalid("subnet", format!("{subnet} is not of IPv6")));
+        };
+        if !private.contains_all(&subnet) {
+            let why = format!("{subnet} is not within the private range {private}");
+            return Err(Error::invalid("subnet", why));
+        }
+        if subnet.prefix() > PREFIX_MAX_SIX {
+            let why = format!(
+                "{subnet} has no room for a bridge and tasks: /{PREFIX_MAX_SIX} is the smallest"
+            );
+            return Err(Error::invalid("subnet", why));
+        }
+        let gateway = match gateway {
+            None => Ipv6Addr::from_bits(first.to_bits().saturating_add(1)),
+            Some(IpAddr::V6(given)) if subnet.contains(given.into()) && given != first => given,
+            Some(given) => {
+                let why = format!("{given} is no address for a bridge with the subnet {subnet}");
+                return Err(Error::invalid("gateway", why));
+            }
+        };
+        Ok(Self { subnet, gateway })
+    }
+
+    /// All addresses.
+    #[must_use]
+    pub const fn subnet(&self) -> &Subnet {
+        &self.subnet
+    }
+
+    /// The address of the bridge.
+    #[must_use]
+    pub const fn gateway(&self) -> Ipv6Addr {
+        self.gateway
+    }
 }
 
 // === impl BridgeAddresses ===
@@ -226,6 +288,35 @@ mod tests {
         }
         for gateway in ["10.1.0.0", "10.1.0.255", "10.1.1.1", "fd00::1", "0.0.0.0"] {
             check("10.1.0.0/24", "", gateway, "gateway: ");
+        }
+    }
+
+    #[test]
+    fn addresses_of_ipv6_are_private_and_the_bridge_has_the_second_one_or_another() {
+        for (subnet, gateway, expected) in [
+            ("fd00:7::/64", "", Ok("fd00:7::1")),
+            ("fd00:7::9/64", "fd00:7::9", Ok("fd00:7::9")),
+            ("fc00::/7", "", Ok("fc00::1")),
+            ("fd00:7::/126", "", Ok("fd00:7::1")),
+            ("fd00:7::/127", "", Err("subnet: ")),
+            ("2001:db8::/64", "", Err("subnet: ")),
+            ("fe80::/64", "", Err("subnet: ")),
+            ("ff00::/8", "", Err("subnet: ")),
+            ("::/0", "", Err("subnet: ")),
+            ("10.7.0.0/24", "", Err("subnet: ")),
+            ("fd00:7::/64", "fd00:7::", Err("gateway: ")),
+            ("fd00:7::/64", "fd00:8::1", Err("gateway: ")),
+            ("fd00:7::/64", "10.7.0.1", Err("gateway: ")),
+        ] {
+            let gateway = (!gateway.is_empty()).then(|| gateway.parse().unwrap());
+            let made = Ipv6BridgeAddresses::new(subnet.parse().unwrap(), gateway);
+            match (made, expected) {
+                (Ok(made), Ok(expected)) => assert_eq!(made.gateway().to_string(), expected),
+                (Err(error), Err(field)) => {
+                    assert!(error.to_string().starts_with(field), "{error}")
+                }
+                (made, expected) => panic!("{subnet} {gateway:?}: {made:?}, not {expected:?}"),
+            }
         }
     }
 }

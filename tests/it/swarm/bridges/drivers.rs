@@ -137,3 +137,66 @@ async fn lead_nowhere(driver: BridgeDriverChoice) {
     node.end().await;
     assert_eq!(bridges(&world.root().run()), Vec::<String>::new());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn network_with_ipv6_has_addresses_of_both_families() {
+    have_both_families(Cni).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn network_with_ipv6_without_plugins_has_addresses_of_both_families() {
+    have_both_families(Native).await;
+}
+
+async fn have_both_families(driver: BridgeDriverChoice) {
+    let world = with_driver(driver);
+    let node = SwarmNode::over(&world).await;
+    let free = TestNetwork::new("own", &world.root().path().join("own"));
+    let [_, a, b, _] = free.gateway().octets();
+    let six = format!("fd00:{a:x}:{b:x}:51::");
+    let both = network("dual", |spec| {
+        spec.ipv6_enabled = true;
+        let configs = [free.subnet(), format!("{six}/64")].map(|subnet| swarm::IpamConfig {
+            subnet,
+            ..Default::default()
+        });
+        spec.ipam = Some(swarm::IpamOptions {
+            driver: None,
+            configs: configs.into(),
+        });
+    });
+    let ips = |id: &str| -> Vec<IpAddr> {
+        let scope = node.gateway.scope(Owner::Swarm);
+        let task = scope.tasks().named(id).expect("names are unique");
+        let sandbox = task.expect("it is there").sandbox.to_string();
+        let found = scope.sandboxes().find(&sandbox);
+        found.expect("it has a sandbox").details.ips.clone()
+    };
+    node.apply(
+        true,
+        vec![assigned(on(task(&world, "t1", SERVE, |_| {}), &both))],
+    )
+    .await;
+    node.reported("t1", TaskState::Running).await;
+    let found = ips("t1");
+    let [first, second] = found[..] else {
+        panic!("its addresses are {found:?}")
+    };
+    assert!(
+        first.is_ipv4() && second.to_string().starts_with(&six),
+        "{first} {second}"
+    );
+    let ask = format!(
+        "until nc -w 2 {second} 80 </dev/null; do sleep 0.2; done; ip -6 route; exec sleep 1000"
+    );
+    node.apply(
+        false,
+        vec![assigned(on(task(&world, "t2", &ask, |_| {}), &both))],
+    )
+    .await;
+    let gateway = format!("default via {six}1");
+    let log = node.log(&world, "t2", &gateway).await;
+    assert!(log.contains("hello"), "{log}");
+    node.end().await;
+    assert_eq!(bridges(&world.root().run()), Vec::<String>::new());
+}

@@ -1,12 +1,14 @@
 //! The node's realisation of a cluster's bridge network: its bridge, its addresses, its configuration list.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use switchyard_core::spec::{BridgeAddresses, ClusterBridge, NetworkName, Subnet};
+use switchyard_core::spec::{
+    BridgeAddresses, ClusterBridge, Ipv6BridgeAddresses, NetworkName, Subnet,
+};
 use switchyard_core::{Error, Result};
 
 use crate::network::bridge::{BridgeList, conflist};
@@ -25,8 +27,9 @@ pub(super) struct Definition {
     id: String,
     name: String,
     addresses: BridgeAddresses,
-    /// True if this node has chosen the addresses.
+    /// True if this node has chosen the addresses of IPv4.
     is_chosen: bool,
+    ipv6: Option<Ipv6BridgeAddresses>,
     is_internal: bool,
     has_masquerade: bool,
     mtu: Option<u16>,
@@ -41,9 +44,18 @@ struct DefinitionFile {
     range: Option<String>,
     gateway: Ipv4Addr,
     is_chosen: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ipv6: Option<Ipv6InFile>,
     is_internal: bool,
     has_masquerade: bool,
     mtu: Option<u16>,
+}
+
+/// The addresses of IPv6 in the file.
+#[derive(Serialize, Deserialize)]
+struct Ipv6InFile {
+    subnet: String,
+    gateway: Ipv6Addr,
 }
 
 /// The name of the bridge of a network. Gateways whose own bridges differ have different ones.
@@ -77,20 +89,20 @@ impl Definition {
             id,
             name,
             addresses,
+            ipv6,
             is_internal,
             has_masquerade,
             mtu,
         } = asked;
+        let fixed = addresses.iter().map(BridgeAddresses::subnet);
+        let mut fixed = fixed.chain(ipv6.iter().map(Ipv6BridgeAddresses::subnet));
+        if let Some((subnet, holder)) = fixed.find_map(|subnet| Some((subnet, conflict(subnet)?))) {
+            return Err(Error::failed_precondition(format!(
+                "network {name:?}: {subnet} is taken on this node: {holder}; create the network with another subnet"
+            )));
+        }
         let made = match addresses {
-            Some(addresses) => {
-                let subnet = addresses.subnet();
-                if let Some(holder) = conflict(subnet) {
-                    return Err(Error::failed_precondition(format!(
-                        "network {name:?}: {subnet} is taken on this node: {holder}; create the network with another subnet"
-                    )));
-                }
-                *addresses
-            }
+            Some(addresses) => *addresses,
             None => free_addresses(id, conflict).ok_or_else(|| {
                 let pool = Subnet::of_v4(POOL, 16);
                 Error::failed_precondition(format!(
@@ -103,6 +115,7 @@ impl Definition {
             name: name.clone(),
             addresses: made,
             is_chosen: addresses.is_none(),
+            ipv6: *ipv6,
             is_internal: *is_internal,
             has_masquerade: *has_masquerade,
             mtu: *mtu,
@@ -118,6 +131,7 @@ impl Definition {
             range,
             gateway,
             is_chosen,
+            ipv6,
             is_internal,
             has_masquerade,
             mtu,
@@ -128,11 +142,19 @@ impl Definition {
             .ok()?;
         let addresses =
             BridgeAddresses::new(subnet.parse().ok()?, range, Some(gateway.into())).ok()?;
+        let ipv6 = match ipv6 {
+            Some(Ipv6InFile { subnet, gateway }) => {
+                let subnet = subnet.parse().ok()?;
+                Some(Ipv6BridgeAddresses::new(subnet, Some(gateway.into())).ok()?)
+            }
+            None => None,
+        };
         Some(Self {
             id,
             name,
             addresses,
             is_chosen,
+            ipv6,
             is_internal,
             has_masquerade,
             mtu,
@@ -145,6 +167,7 @@ impl Definition {
             name,
             addresses,
             is_chosen,
+            ipv6,
             is_internal,
             has_masquerade,
             mtu,
@@ -156,6 +179,10 @@ impl Definition {
             range: addresses.range().map(ToString::to_string),
             gateway: addresses.gateway(),
             is_chosen: *is_chosen,
+            ipv6: ipv6.map(|ipv6| Ipv6InFile {
+                subnet: ipv6.subnet().to_string(),
+                gateway: ipv6.gateway(),
+            }),
             is_internal: *is_internal,
             has_masquerade: *has_masquerade,
             mtu: *mtu,
@@ -173,14 +200,16 @@ impl Definition {
             id,
             name,
             addresses,
+            ipv6,
             is_internal,
             has_masquerade,
             mtu,
         } = asked;
-        let has_addresses = match addresses {
-            None => self.is_chosen,
-            Some(asked) => !self.is_chosen && self.addresses == *asked,
-        };
+        let has_addresses = self.ipv6 == *ipv6
+            && match addresses {
+                None => self.is_chosen,
+                Some(asked) => !self.is_chosen && self.addresses == *asked,
+            };
         let has_options = (self.is_internal, self.has_masquerade, self.mtu)
             == (*is_internal, *has_masquerade, *mtu);
         if self.id == id.as_str() && has_addresses && has_options {
@@ -189,13 +218,14 @@ impl Definition {
         Err(Error::failed_precondition(format!(
             "network {name:?}: tasks of this node use its bridge with other properties (network {:?}, {}): end them first",
             self.name,
-            self.subnet()
+            self.addresses.subnet()
         )))
     }
 
-    /// All its addresses.
-    pub(super) const fn subnet(&self) -> &Subnet {
-        self.addresses.subnet()
+    /// All its addresses, of each family.
+    pub(super) fn subnets(&self) -> impl Iterator<Item = &Subnet> {
+        let six = self.ipv6.iter().map(Ipv6BridgeAddresses::subnet);
+        [self.addresses.subnet()].into_iter().chain(six)
     }
 
     /// Returns its name for people.
@@ -210,7 +240,7 @@ impl Definition {
         addresses_dir: &Path,
         default_mtu: u32,
     ) -> Value {
-        let mut pool = json!({ "subnet": self.subnet().to_string() });
+        let mut pool = json!({ "subnet": self.addresses.subnet().to_string() });
         if let Some([first, last]) = self.addresses.pool() {
             pool["rangeStart"] = json!(first);
             pool["rangeEnd"] = json!(last);
@@ -218,19 +248,27 @@ impl Definition {
         if !self.is_internal {
             pool["gateway"] = json!(self.addresses.gateway());
         }
-        let out = json!({ "dst": "0.0.0.0/0" });
+        let mut ranges = vec![json!([pool])];
+        let mut routes = vec![json!({ "dst": "0.0.0.0/0" })];
+        if let Some(ipv6) = &self.ipv6 {
+            let mut pool = json!({ "subnet": ipv6.subnet().to_string() });
+            if !self.is_internal {
+                pool["gateway"] = json!(ipv6.gateway());
+            }
+            ranges.push(json!([pool]));
+            routes.push(json!({ "dst": "::/0" }));
+        }
+        if self.is_internal {
+            routes.clear();
+        }
         conflist(BridgeList {
             name: interface,
             is_gateway: !self.is_internal,
             has_masquerade: self.has_masquerade && !self.is_internal,
             mtu: self.mtu.map_or(default_mtu, u32::from),
             addresses_dir,
-            ranges: vec![json!([pool])],
-            routes: if self.is_internal {
-                Vec::new()
-            } else {
-                vec![out]
-            },
+            ranges,
+            routes,
         })
     }
 }
@@ -256,167 +294,4 @@ fn free_addresses(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn asked(addresses: Option<&str>) -> ClusterBridge {
-        let addresses =
-            addresses.map(|text| BridgeAddresses::new(text.parse().unwrap(), None, None).unwrap());
-        ClusterBridge {
-            id: NetworkName::parse("id", "ymkwbbwalorn3wk0pf1a1y09r").unwrap(),
-            name: "back".into(),
-            addresses,
-            is_internal: false,
-            has_masquerade: true,
-            mtu: None,
-        }
-    }
-
-    fn free(_: &Subnet) -> Option<String> {
-        None
-    }
-
-    #[test]
-    fn bridge_of_a_network_has_a_short_name_that_differs_between_gateways() {
-        let id = asked(None).id;
-        let name = interface_name("switchyard0", &id);
-        assert!(name.len() == 15 && is_interface_name(&name), "{name}");
-        assert_ne!(name, interface_name("switchyard1", &id));
-        for other in [
-            "",
-            "swy-",
-            "swy-../../../..",
-            "swy-0123456789",
-            "eth0",
-            "swy-0123456789ag",
-        ] {
-            assert!(!is_interface_name(other), "{other}");
-        }
-    }
-
-    #[test]
-    fn free_addresses_are_chosen_by_the_id() {
-        let first = Definition::new(&asked(None), free).unwrap();
-        assert_eq!(Definition::new(&asked(None), free).unwrap(), first);
-        assert!(Subnet::of_v4(POOL, 16).contains_all(first.subnet()));
-        let taken = *first.subnet();
-        let next = Definition::new(&asked(None), |subnet| {
-            subnet.overlaps(&taken).then(|| "eth0".into())
-        })
-        .unwrap();
-        assert_ne!(next.subnet(), first.subnet());
-        let error = Definition::new(&asked(None), |_| Some("eth0".into()))
-            .unwrap_err()
-            .report();
-        assert!(
-            error.contains("172.29.0.0/16: create the network with a subnet"),
-            "{error}"
-        );
-        assert_eq!(Definition::parse(next.to_json().as_bytes()), Some(next));
-    }
-
-    #[test]
-    fn file_of_the_first_version_is_read_and_written() {
-        let addresses = BridgeAddresses::new(
-            "10.7.0.0/16".parse().unwrap(),
-            Some("10.7.5.0/24".parse().unwrap()),
-            Some("10.7.0.9".parse().unwrap()),
-        );
-        let asked = ClusterBridge {
-            addresses: addresses.ok(),
-            mtu: Some(1400),
-            ..asked(None)
-        };
-        let golden = include_str!("golden/network.json");
-        let read = Definition::parse(golden.as_bytes()).unwrap();
-        assert_eq!(read, Definition::new(&asked, free).unwrap());
-        let json = |text: &str| serde_json::from_str::<Value>(text).unwrap();
-        assert_eq!(json(&read.to_json()), json(golden));
-    }
-
-    #[test]
-    fn taken_addresses_are_refused_with_who_has_them() {
-        let error = Definition::new(&asked(Some("10.7.0.0/24")), |_| {
-            Some("eth1 has 10.0.0.0/8".into())
-        });
-        let error = error.unwrap_err().report();
-        assert!(
-            error.contains(
-                "network \"back\": 10.7.0.0/24 is taken on this node: eth1 has 10.0.0.0/8"
-            ),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn tasks_share_a_bridge_only_if_they_ask_for_the_same() {
-        let made = Definition::new(&asked(Some("10.7.0.0/24")), free).unwrap();
-        made.check_same(&asked(Some("10.7.0.0/24"))).unwrap();
-        let other_id = ClusterBridge {
-            id: NetworkName::parse("id", "x").unwrap(),
-            ..asked(Some("10.7.0.0/24"))
-        };
-        let internal = ClusterBridge {
-            is_internal: true,
-            ..asked(Some("10.7.0.0/24"))
-        };
-        for other in [asked(None), asked(Some("10.8.0.0/24")), other_id, internal] {
-            let error = made.check_same(&other).unwrap_err().report();
-            assert!(error.contains("with other properties"), "{error}");
-        }
-        Definition::new(&asked(None), free)
-            .unwrap()
-            .check_same(&asked(None))
-            .unwrap();
-    }
-
-    #[test]
-    fn configuration_list_has_the_addresses_and_an_internal_network_no_way_out() {
-        let addresses = BridgeAddresses::new(
-            "10.7.0.0/16".parse().unwrap(),
-            Some("10.7.5.0/24".parse().unwrap()),
-            Some("10.7.0.9".parse().unwrap()),
-        );
-        let open = ClusterBridge {
-            addresses: addresses.ok(),
-            mtu: Some(1400),
-            ..asked(None)
-        };
-        let list = Definition::new(&open, free)
-            .unwrap()
-            .conflist("swy-1", Path::new("/run/a"), 0);
-        let bridge = &list["plugins"][0];
-        let pool = json!({
-            "subnet": "10.7.0.0/16", "rangeStart": "10.7.5.0", "rangeEnd": "10.7.5.255", "gateway": "10.7.0.9",
-        });
-        let ipam = json!({
-            "type": "host-local", "dataDir": "/run/a", "ranges": [[pool]], "routes": [{ "dst": "0.0.0.0/0" }],
-        });
-        assert_eq!(
-            (&bridge["ipam"], &bridge["mtu"], &bridge["bridge"]),
-            (&ipam, &json!(1400), &json!("swy-1"))
-        );
-        assert_eq!(
-            (&bridge["isGateway"], &bridge["ipMasq"]),
-            (&json!(true), &json!(true))
-        );
-        let internal = ClusterBridge {
-            is_internal: true,
-            mtu: None,
-            ..open
-        };
-        let list =
-            Definition::new(&internal, free)
-                .unwrap()
-                .conflist("swy-1", Path::new("/run/a"), 0);
-        let bridge = &list["plugins"][0];
-        assert_eq!(
-            (&bridge["isGateway"], &bridge["ipMasq"]),
-            (&json!(false), &json!(false))
-        );
-        assert_eq!(
-            (&bridge["ipam"]["routes"], &bridge["mtu"]),
-            (&json!([]), &Value::Null)
-        );
-    }
-}
+mod tests;

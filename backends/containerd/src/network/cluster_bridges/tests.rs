@@ -37,6 +37,7 @@ fn network(id: &str, subnet: Option<&str>) -> ClusterBridge {
         id: NetworkName::parse("id", id).unwrap(),
         name: format!("name of {id}"),
         addresses,
+        ipv6: None,
         is_internal: false,
         has_masquerade: true,
         mtu: None,

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use swarm::network_spec::ConfigFrom;
-use switchyard_core::spec::{BridgeAddresses, ClusterBridge, Link, NetworkName, Subnet};
+use switchyard_core::spec::{
+    BridgeAddresses, ClusterBridge, Ipv6BridgeAddresses, Link, NetworkName, Subnet,
+};
 use switchyard_core::{Error, Result};
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 
@@ -31,6 +33,12 @@ const NAME_MAX: usize = 64;
 
 /// The kernel's limits of an MTU.
 const MTU_RANGE: std::ops::RangeInclusive<u16> = 68..=65_535;
+
+/// The smallest MTU with which the kernel takes addresses of IPv6.
+const IPV6_MTU_MIN: u16 = 1280;
+
+/// The addresses of each family that the swarm specifies.
+type Addresses = (Option<BridgeAddresses>, Option<Ipv6BridgeAddresses>);
 
 /// A network, as its specification describes it.
 struct Named<'a> {
@@ -140,7 +148,8 @@ impl Named<'_> {
             annotations: _,
             // Looked at before.
             driver_config: _,
-            ipv6_enabled,
+            // Looked at with the addresses.
+            ipv6_enabled: _,
             internal,
             ipam: _,
             // Whether containers beside services may join.
@@ -148,9 +157,7 @@ impl Named<'_> {
             ingress: _,
             config_from: _,
         } = self.spec;
-        if *ipv6_enabled {
-            return Err(self.refused("with IPv6"));
-        }
+        let (addresses, ipv6) = self.addresses(ipam)?;
         let mut mtu = None;
         let mut has_masquerade = true;
         for (key, value) in &self.options {
@@ -161,6 +168,13 @@ impl Named<'_> {
                 key => return Err(self.refused(&format!("with the option {key:?} as {value:?}"))),
             }
         }
+        if let Some(mtu) = mtu.filter(|mtu| ipv6.is_some() && *mtu < IPV6_MTU_MIN) {
+            let why = format!(
+                "the option {MTU:?} of {:?} is {mtu}: with IPv6 it is at least {IPV6_MTU_MIN}",
+                self.name
+            );
+            return Err(Error::invalid(FIELD, why));
+        }
         Ok(Link::ClusterBridge(Box::new(ClusterBridge {
             id,
             name: self
@@ -169,7 +183,8 @@ impl Named<'_> {
                 .filter(|c| !c.is_control())
                 .take(NAME_MAX)
                 .collect(),
-            addresses: ipam.map(|ipam| self.addresses(ipam)).transpose()?.flatten(),
+            addresses,
+            ipv6,
             is_internal: *internal,
             has_masquerade,
             mtu,
@@ -201,9 +216,57 @@ impl Named<'_> {
         }
     }
 
-    /// Returns the addresses, if the swarm specifies them.
-    fn addresses(&self, ipam: &swarm::IpamOptions) -> Result<Option<BridgeAddresses>> {
-        let field = format!("{FIELD}.network.ipam");
+    /// Returns the addresses of each family, if the swarm specifies them.
+    fn addresses(&self, ipam: Option<&swarm::IpamOptions>) -> Result<Addresses> {
+        let field = || format!("{FIELD}.network.ipam");
+        let has_six = self.spec.ipv6_enabled;
+        let (mut four, mut six) = (None, None);
+        let configs: &[swarm::IpamConfig] = match ipam {
+            Some(ipam) => self.configs(ipam)?,
+            None => &[],
+        };
+        for config in configs {
+            let Some(subnet) = self.subnet(config)? else {
+                continue;
+            };
+            let range = match config.range.as_str() {
+                "" => None,
+                text => Some(
+                    text.parse::<Subnet>()
+                        .map_err(|error| error.context(field()))?,
+                ),
+            };
+            let gateway = match config.gateway.as_str() {
+                "" => None,
+                text => Some(text.parse::<IpAddr>().map_err(|fault| {
+                    Error::invalid(field(), format!("the gateway {text:?} is no address"))
+                        .with_source(fault)
+                })?),
+            };
+            let is_second = if has_six && subnet.first().is_ipv6() {
+                if range.is_some() {
+                    return Err(self.refused("with a range of IPv6 within its subnet"));
+                }
+                let made = Ipv6BridgeAddresses::new(subnet, gateway);
+                six.replace(made.map_err(|error| error.context(field()))?)
+                    .is_some()
+            } else {
+                let made = BridgeAddresses::new(subnet, range, gateway);
+                four.replace(made.map_err(|error| error.context(field()))?)
+                    .is_some()
+            };
+            if is_second {
+                return Err(self.refused("with two subnets of one family"));
+            }
+        }
+        if has_six && six.is_none() {
+            return Err(self.refused("with IPv6 and without a subnet of it"));
+        }
+        Ok((four, six))
+    }
+
+    /// The configurations of its addresses: of each family at most one.
+    fn configs<'a>(&self, ipam: &'a swarm::IpamOptions) -> Result<&'a [swarm::IpamConfig]> {
         let swarm::IpamOptions { driver, configs } = ipam;
         let swarm::Driver { name, options } = driver.clone().unwrap_or_default();
         if !matches!(name.as_str(), "" | "default") || !options.is_empty() {
@@ -211,13 +274,15 @@ impl Named<'_> {
                 "with addresses of the driver {name:?}, or with its options"
             )));
         }
-        let config = match configs.as_slice() {
-            [] => return Ok(None),
-            [config] => config,
-            [_, ..] => {
-                return Err(self.refused(&format!("with {} subnets instead of one", configs.len())));
-            }
-        };
+        let most = if self.spec.ipv6_enabled { 2 } else { 1 };
+        if configs.len() > most {
+            return Err(self.refused(&format!("with {} subnets instead of {most}", configs.len())));
+        }
+        Ok(configs)
+    }
+
+    /// The subnet of a configuration, whose other values are looked at as far as that is possible without it; `None` if it has none.
+    fn subnet(&self, config: &swarm::IpamConfig) -> Result<Option<Subnet>> {
         // The family is that of the subnet.
         let swarm::IpamConfig {
             family: _,
@@ -226,40 +291,21 @@ impl Named<'_> {
             gateway,
             reserved,
         } = config;
+        let refused = |why: String| Err(Error::invalid(format!("{FIELD}.network.ipam"), why));
         if !reserved.is_empty() {
             return Err(self.refused("with reserved addresses"));
         }
-        if [subnet, range, gateway]
-            .into_iter()
-            .any(|text| text.len() > ADDRESS_MAX)
-        {
-            return Err(Error::invalid(
-                field,
-                format!("an address has more than {ADDRESS_MAX} bytes"),
-            ));
+        let mut texts = [subnet, range, gateway].into_iter();
+        if texts.any(|text| text.len() > ADDRESS_MAX) {
+            return refused(format!("an address has more than {ADDRESS_MAX} bytes"));
         }
-        if subnet.is_empty() {
-            return match range.is_empty() && gateway.is_empty() {
-                true => Ok(None),
-                false => Err(Error::invalid(
-                    field,
-                    "it has a range or a gateway without a subnet",
-                )),
-            };
+        match (subnet.as_str(), range.is_empty() && gateway.is_empty()) {
+            ("", true) => Ok(None),
+            ("", false) => refused("it has a range or a gateway without a subnet".to_owned()),
+            (text, _) => {
+                let parsed = text.parse::<Subnet>().map(Some);
+                parsed.map_err(|error: Error| error.context(format!("{FIELD}.network.ipam")))
+            }
         }
-        let range = (!range.is_empty())
-            .then(|| range.parse::<Subnet>())
-            .transpose();
-        let gateway = match gateway.as_str() {
-            "" => None,
-            text => Some(text.parse::<IpAddr>().map_err(|fault| {
-                Error::invalid(&field, format!("the gateway {text:?} is no address"))
-                    .with_source(fault)
-            })?),
-        };
-        let made = subnet
-            .parse::<Subnet>()
-            .and_then(|subnet| BridgeAddresses::new(subnet, range?, gateway));
-        made.map(Some).map_err(|error| error.context(field))
     }
 }

@@ -62,6 +62,7 @@ fn bridge_network_of_the_swarm_has_its_addresses_and_options() {
         id,
         name: "back".into(),
         addresses: None,
+        ipv6: None,
         is_internal: false,
         has_masquerade: true,
         mtu: None,
@@ -151,7 +152,7 @@ fn addresses_that_no_bridge_can_have_are_refused() {
         driver: None,
         configs: vec![Default::default(); 1_000],
     };
-    assert!(text(with_ipam(many)).contains("with 1000 subnets instead of one"));
+    assert!(text(with_ipam(many)).contains("with 1000 subnets instead of 1"));
     let other = swarm::Driver {
         name: "dhcp".into(),
         ..Default::default()
@@ -173,6 +174,91 @@ fn addresses_that_no_bridge_can_have_are_refused() {
         }))
         .contains("reserved")
     );
+}
+
+/// A network with IPv6 and these subnets, ranges and gateways.
+fn with_ipv6(configs: &[[&str; 3]]) -> swarm::NetworkAttachment {
+    let configs = configs
+        .iter()
+        .map(|[subnet, range, gateway]| swarm::IpamConfig {
+            subnet: (*subnet).into(),
+            range: (*range).into(),
+            gateway: (*gateway).into(),
+            ..Default::default()
+        });
+    own(|network| {
+        let spec = network.spec.as_mut().unwrap();
+        spec.ipv6_enabled = true;
+        spec.ipam = Some(swarm::IpamOptions {
+            driver: None,
+            configs: configs.collect(),
+        });
+    })
+}
+
+#[test]
+fn network_with_ipv6_names_a_subnet_of_it() {
+    let four = ["10.7.0.0/16", "", "10.7.0.9"];
+    for (configs, expected) in [
+        (&[["fd00:7::/64", "", ""]][..], (None, "fd00:7::1")),
+        (
+            &[four, ["fd00:7::/64", "", "fd00:7::9"]][..],
+            (Some("10.7.0.9"), "fd00:7::9"),
+        ),
+        (
+            &[["fd00:7::/64", "", ""], four][..],
+            (Some("10.7.0.9"), "fd00:7::1"),
+        ),
+    ] {
+        let made = bridge_of(with_ipv6(configs));
+        let gateway = made.addresses.map(|four| four.gateway().to_string());
+        let six = made.ipv6.map(|six| six.gateway().to_string());
+        assert_eq!(
+            (gateway.as_deref(), six.as_deref()),
+            (expected.0, Some(expected.1))
+        );
+    }
+    let text = |configs: &[[&str; 3]]| refusal(&on(vec![with_ipv6(configs)])).report();
+    for (configs, part) in [
+        (&[four][..], "with IPv6 and without a subnet of it"),
+        (&[["", "", ""]][..], "with IPv6 and without a subnet of it"),
+        (&[four, four][..], "with two subnets of one family"),
+        (
+            &[["fd00:7::/64", "", ""], ["fd00:8::/64", "", ""]][..],
+            "with two subnets of one family",
+        ),
+        (
+            &[["fd00:7::/64", "", ""], four, four][..],
+            "with 3 subnets instead of 2",
+        ),
+        (
+            &[["fd00:7::/64", "fd00:7::/80", ""]][..],
+            "with a range of IPv6 within its subnet",
+        ),
+        (
+            &[["2001:db8::/64", "", ""]][..],
+            "not within the private range fc00::/7",
+        ),
+        (
+            &[["fd00:7::/64", "", "fd00:8::1"]][..],
+            "gateway: fd00:8::1",
+        ),
+    ] {
+        let told = text(configs);
+        assert!(told.contains(part), "{told}");
+    }
+    let mut small = with_ipv6(&[["fd00:7::/64", "", ""]]);
+    let options = [(
+        "com.docker.network.driver.mtu".to_owned(),
+        "1279".to_owned(),
+    )]
+    .into();
+    small.network.as_mut().unwrap().driver_state = Some(swarm::Driver {
+        name: "bridge".into(),
+        options,
+    });
+    let told = refusal(&on(vec![small])).report();
+    assert!(told.contains("at least 1280"), "{told}");
 }
 
 #[test]
