@@ -26,6 +26,7 @@ mod container;
 mod elements;
 mod error;
 mod flows;
+mod forwarded;
 mod names;
 #[cfg(test)]
 mod tests;

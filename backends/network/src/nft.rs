@@ -23,6 +23,7 @@ mod family;
 mod found;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod iptables_chain;
 #[cfg(test)]
 mod kept;
 mod message;
@@ -39,6 +40,7 @@ pub use element::Element;
 pub use error::NftError;
 pub use family::{BridgeName, NftFamily, NftSubnet, TableName, Transport};
 pub use found::{FoundTable, Repair};
+pub use iptables_chain::has_iptables_forward;
 pub use monitor::{NftMonitor, NftNotice};
 pub use rules::text;
 pub use sets::TableSet;

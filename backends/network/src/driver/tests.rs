@@ -15,6 +15,7 @@ use crate::nft::Transport;
 use crate::testing::hosts::{Host, LONG, SERVED, SHORT, inside, ip, own_netns};
 use crate::testing::{in_private_netns, run};
 
+mod forwarded;
 mod left_behind;
 mod settings;
 

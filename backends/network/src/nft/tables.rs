@@ -19,7 +19,7 @@ use super::transaction::{
 
 /// Operations that list.
 const GET_TABLE: u16 = 1;
-const GET_CHAIN: u16 = 4;
+pub(super) const GET_CHAIN: u16 = 4;
 const GET_RULE: u16 = 7;
 const GET_SET: u16 = 10;
 const GET_ELEMENTS: u16 = 13;
