@@ -44,6 +44,9 @@ const REFUSED: &[&str] = &[
     "containerd.runtimes",
     "containerd.selinux",
     "network.conf_dir",
+    "network.isolation",
+    "network.isolation_allow",
+    "network.direct_routing",
     // The programs that are run as root.
     "containerd.binary",
     "network.bin_dirs",

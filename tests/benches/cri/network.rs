@@ -12,7 +12,9 @@ use switchyard_network::driver::{
     AttachRequest, Attached, Attachment, BridgeDriver, BridgeSettings, Limits, PublishedPort,
 };
 use switchyard_network::netlink::{Family, LinkName, Socket, delete_link};
-use switchyard_network::nft::{Element, ElementChange, NftFamily, NftTables, TableName, Transport};
+use switchyard_network::nft::{
+    Element, ElementChange, Isolation, NftFamily, NftTables, TableName, Transport,
+};
 
 use crate::failure::Failure;
 use crate::pair::Pair;
@@ -133,6 +135,9 @@ impl OwnBridge {
             mtu: None,
             addresses_dir: dir.join("addresses"),
             table: table.clone(),
+            isolation: Isolation::None,
+            isolation_allow: Vec::new(),
+            direct_routing: true,
             is_used: true,
         })?;
         Ok(Self {

@@ -404,7 +404,7 @@ impl Handles {
         let all_settings = self.context.settings();
         let settings = &all_settings.network;
         let bridge = BridgeNetwork::new(&settings.bridge, &self.context.layout)?;
-        let native = NativeBridge::new(&settings.bridge, bridge.subnets())?;
+        let native = NativeBridge::new(settings, bridge.subnets())?;
         let own = OwnBridge {
             name: settings.bridge.name.clone(),
             subnets: bridge.subnets().to_vec(),

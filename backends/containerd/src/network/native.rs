@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::journal::mappings;
 use super::request::INTERFACE;
-use crate::base::config::BridgeConfig;
+use crate::base::config::NetworkConfig;
 use crate::base::error::{from_cni, from_network};
 use crate::base::fs::{blocking, ids_below};
 use crate::base::layout::{Layout, SandboxDirs};
@@ -84,8 +84,9 @@ impl NativeBridge {
     ///
     /// # Errors
     /// `InvalidArgument` for a configuration of a bridge that the kernel cannot have.
-    pub(crate) fn new(config: &BridgeConfig, subnets: &[Subnet]) -> Result<Self> {
+    pub(crate) fn new(network: &NetworkConfig, subnets: &[Subnet]) -> Result<Self> {
         let refused = |report: String| Error::invalid("network.bridge", report);
+        let config = &network.bridge;
         let is_wanted = config.is_native();
         let settings = BridgeSettings {
             name: LinkName::new(&config.name).map_err(|error| refused(report(&error)))?,
@@ -93,6 +94,10 @@ impl NativeBridge {
             mtu: Some(config.mtu).filter(|mtu| *mtu != 0),
             addresses_dir: config.addresses_dir.clone(),
             table: mapping::table_of(&config.name).map_err(|error| refused(report(&error)))?,
+            isolation: mapping::isolation(network.isolation),
+            isolation_allow: mapping::allowed_pairs(&network.isolation_allow)
+                .map_err(|error| Error::invalid("network.isolation_allow", report(&error)))?,
+            direct_routing: network.direct_routing,
             is_used: is_wanted,
         };
         let driver = BridgeDriver::new(settings).map_err(|error| refused(report(&error)))?;
@@ -101,7 +106,7 @@ impl NativeBridge {
         if let Some(reason) = &fault {
             tracing::warn!(
                 reason,
-                "network.bridge.driver asks for \"native\", which this kernel cannot do: CNI plugins attach sandboxes to the bridge"
+                "network.bridge.driver asks for \"native\", which this kernel cannot do: CNI plugins attach sandboxes to the bridge, without network.isolation and network.direct_routing"
             );
         }
         Ok(Self {

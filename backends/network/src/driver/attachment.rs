@@ -26,6 +26,12 @@ pub struct BridgeSettings {
     pub addresses_dir: PathBuf,
     /// The tables of this instance of the daemon.
     pub table: TableName,
+    /// Which bridges in these tables reach each other.
+    pub isolation: Isolation,
+    /// Pairs of bridges that reach each other all the same.
+    pub isolation_allow: Vec<(BridgeName, BridgeName)>,
+    /// Whether other machines reach containers by their addresses, without a published port.
+    pub direct_routing: bool,
     /// Whether containers are attached by this driver. Else its tables are kept only while containers need them that were attached before.
     pub is_used: bool,
 }
@@ -122,8 +128,12 @@ impl BridgeSettings {
             owner: String::new(),
             subnets: subnets.collect::<Result<_, _>>()?,
             masquerade: true,
-            direct_routing: true,
+            direct_routing: self.direct_routing,
         };
-        Ok(bridge_elements(&[rules], Isolation::None, &[]))
+        Ok(bridge_elements(
+            &[rules],
+            self.isolation,
+            &self.isolation_allow,
+        ))
     }
 }

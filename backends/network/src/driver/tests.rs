@@ -11,11 +11,12 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::addresses::Holder;
-use crate::nft::Transport;
+use crate::nft::{Isolation, Transport};
 use crate::testing::hosts::{Host, LONG, SERVED, SHORT, inside, ip, own_netns};
 use crate::testing::{in_private_netns, run};
 
 mod forwarded;
+mod kept_apart;
 mod left_behind;
 mod settings;
 
@@ -37,6 +38,9 @@ fn settings(addresses: &Path, subnets: &[&str]) -> BridgeSettings {
         mtu: None,
         addresses_dir: addresses.to_owned(),
         table: TableName::default(),
+        isolation: Isolation::None,
+        isolation_allow: Vec::new(),
+        direct_routing: true,
         is_used: true,
     }
 }

@@ -10,9 +10,9 @@ use switchyard_core::{Error, Result};
 use switchyard_linux::report;
 use switchyard_network::driver::{Attached, LimitBits, Limits, PublishedPort};
 use switchyard_network::netlink::Mac;
-use switchyard_network::nft::{NftError, TableName, Transport};
+use switchyard_network::nft::{BridgeName, Isolation, NftError, TableName, Transport};
 
-use crate::base::config::BridgeConfig;
+use crate::base::config::{BridgeConfig, IsolationChoice};
 use crate::network::request::{INTERFACE, MAX_BURST_BITS};
 
 /// The argument of CNI by which a client asks for an address.
@@ -40,6 +40,28 @@ pub(super) fn table_of(bridge: &str) -> Result<TableName, NftError> {
         name = format!("{name}_{}", &digits[..DIGITS]);
     }
     TableName::of_instance(&name)
+}
+
+/// Which bridges reach each other.
+pub(super) const fn isolation(choice: IsolationChoice) -> Isolation {
+    match choice {
+        IsolationChoice::None => Isolation::None,
+        IsolationChoice::Bridge => Isolation::Bridge,
+        IsolationChoice::Owner => Isolation::Owner,
+    }
+}
+
+/// The pairs of bridges that reach each other all the same.
+///
+/// # Errors
+/// [`NftError::BridgeName`] for a name that no bridge has.
+pub(super) fn allowed_pairs(
+    pairs: &[(String, String)],
+) -> Result<Vec<(BridgeName, BridgeName)>, NftError> {
+    let names = |(a, b): &(String, String)| -> Result<_, NftError> {
+        Ok((BridgeName::new(a)?, BridgeName::new(b)?))
+    };
+    pairs.iter().map(names).collect()
 }
 
 /// The addresses that a sandbox is to get: those that it had before, and that which its client asks for by an argument of CNI. None

@@ -10,7 +10,7 @@ const GOLDEN: &str = include_str!("golden/journal.json");
 
 fn bridge() -> NativeBridge {
     let subnet = "172.26.80.0/20".parse().unwrap();
-    NativeBridge::new(&BridgeConfig::default(), &[subnet]).unwrap()
+    NativeBridge::new(&NetworkConfig::default(), &[subnet]).unwrap()
 }
 
 /// The request of a journal, and its result.
