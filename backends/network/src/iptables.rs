@@ -196,6 +196,8 @@ impl PacketFilter {
         let list = match self.family {
             NftFamily::Ip4 => "ip_tables_names",
             NftFamily::Ip6 => "ip6_tables_names",
+            // It has a program of its own, and no chain of what is routed.
+            NftFamily::Bridge => return Ok(false),
         };
         let path = Path::new("/proc/thread-self/net").join(list);
         match fs::read_to_string(&path) {

@@ -345,7 +345,10 @@ impl TablePort {
             | Element::Bridge(_)
             | Element::Same(_)
             | Element::Apart(_)
-            | Element::Allowed(..) => None,
+            | Element::Allowed(..)
+            | Element::PinnedPort(_)
+            | Element::PinnedMac(..)
+            | Element::PinnedAddress(..) => None,
         }
     }
 

@@ -154,6 +154,7 @@ fn remote(family: NftFamily) -> Host {
     let (index, bits) = match family {
         NftFamily::Ip4 => (0, 24),
         NftFamily::Ip6 => (1, 64),
+        NftFamily::Bridge => unreachable!("a machine is of a family of addresses"),
     };
     let host = Host::new(
         family,

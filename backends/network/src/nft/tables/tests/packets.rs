@@ -56,6 +56,7 @@ impl Lab {
         match family {
             NftFamily::Ip4 => set("ipv4/ip_forward", "1"),
             NftFamily::Ip6 => set("ipv6/conf/all/forwarding", "1"),
+            NftFamily::Bridge => unreachable!("a plan is of addresses"),
         }
         let bits = plan.bits;
         for (bridge, address) in [("sw0", plan.first[0]), ("sw1", plan.second[0])] {
