@@ -8,12 +8,12 @@
 //! are at the end of FORWARD, where only its policy follows: what others drop by their rules stays dropped. Only what a bridge sends, answers,
 //! and connections to published ports are accepted.
 //!
-//! A rule of ours is known by its comment. All follows from one list of the chain, so that whatever a kill left is mended by the next look: a
+//! A rule of ours is known by its comment, which is the name of the tables of its instance of the daemon. All follows from one list of the chain, so that whatever a kill left is mended by the next look: a
 //! rule is added before its former copies are removed.
 //!
 //! Invariants:
 //! - A filter that the kernel does not have yet is not made, and no module is loaded for a look.
-//! - No rule without our comment is changed.
+//! - No rule without such a comment is changed, and none of another instance.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -26,10 +26,8 @@ use std::time::{Duration, Instant};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use thiserror::Error;
 
-use crate::nft::{BridgeName, NftError, NftFamily, has_iptables_forward};
+use crate::nft::{BridgeName, NftError, NftFamily, TableName, has_iptables_forward};
 
-/// The comment of each rule of ours. Its characters are such that iptables lists it without quotes.
-const COMMENT: &str = "switchyard-network";
 const CHAIN: &str = "FORWARD";
 /// What a program waits for others to let go of the lock of the filter, in seconds.
 const LOCK_SECONDS: &str = "5";
@@ -136,34 +134,38 @@ struct ChainPlan {
     remove: Vec<Vec<String>>,
 }
 
-/// Makes what a bridge forwards pass the filters of these families whose policy drops it, and removes what it added to others. Returns
-/// what was changed or failed. Idempotent. Blocks.
+/// Makes what the bridges of an instance of the daemon forward pass the filters of these families whose policy drops it, and removes what the
+/// instance has added beside that. Returns what was changed or failed. Idempotent. Blocks.
 #[must_use = "a failure is to be told"]
 pub fn accept_forwarded(
-    bridge: &BridgeName,
+    table: &TableName,
+    bridges: &[BridgeName],
     families: &[NftFamily],
 ) -> Vec<Result<FilterChange, IptablesError>> {
-    let settle =
-        |filter: &PacketFilter| filter.settle(Some(bridge), families.contains(&filter.family));
+    let settle = |filter: &PacketFilter| {
+        let is_needed = families.contains(&filter.family);
+        filter.settle(Some(table), if is_needed { bridges } else { &[] })
+    };
     let settled = FILTERS.iter().map(settle);
     settled.filter_map(Result::transpose).collect()
 }
 
-/// Removes all that [`accept_forwarded`] has added, for whichever bridge. Returns what was removed or failed. Idempotent. Blocks.
+/// Removes all that [`accept_forwarded`] has added, for whichever instance. Returns what was removed or failed. Idempotent. Blocks.
 #[must_use = "a failure is to be told"]
 pub fn remove_accepts() -> Vec<Result<FilterChange, IptablesError>> {
-    let settled = FILTERS.iter().map(|filter| filter.settle(None, false));
+    let settled = FILTERS.iter().map(|filter| filter.settle(None, &[]));
     settled.filter_map(Result::transpose).collect()
 }
 
 // === impl PacketFilter ===
 
 impl PacketFilter {
-    /// Makes the rules for a bridge, or for all bridges, what they should be. Returns what was changed, if anything was.
+    /// Makes the rules of an instance, or of all instances, what they should be: those for these bridges. Returns what was changed, if
+    /// anything was.
     fn settle(
         &self,
-        bridge: Option<&BridgeName>,
-        is_wanted: bool,
+        table: Option<&TableName>,
+        bridges: &[BridgeName],
     ) -> Result<Option<FilterChange>, IptablesError> {
         if !self.exists()? {
             return Ok(None);
@@ -172,7 +174,7 @@ impl PacketFilter {
             return Ok(None);
         };
         let listed = called(program, &["-w", LOCK_SECONDS, "-S", CHAIN])?;
-        let plan = plan(&listed, bridge.map(BridgeName::as_str), is_wanted);
+        let plan = plan(&listed, table.map(TableName::as_str), bridges);
         for (option, rules) in [("-A", &plan.add), ("-D", &plan.remove)] {
             for rule in rules {
                 let mut words = vec!["-w", LOCK_SECONDS, option, CHAIN];
@@ -235,45 +237,43 @@ impl fmt::Display for FilterChange {
     }
 }
 
-/// Decides what makes the rules for a bridge, or for all bridges, what they should be. `listed` is the chain as `-S` prints it. Pure.
-fn plan(listed: &str, bridge: Option<&str>, is_wanted: bool) -> ChainPlan {
+/// Decides what makes the rules of an instance, or of all instances, what they should be. `listed` is the chain as `-S` prints it. Pure.
+fn plan(listed: &str, table: Option<&str>, bridges: &[BridgeName]) -> ChainPlan {
     let prefix = format!("-A {CHAIN} ");
     let rules = listed.lines().filter_map(|line| line.strip_prefix(&prefix));
     let rules: Vec<Vec<String>> = rules.map(words_of).collect();
     let drops = listed.lines().any(|line| line == "-P FORWARD DROP");
-    let of_bridge =
-        |rule: &[String]| bridge.is_none_or(|bridge| rule.iter().any(|word| word == bridge));
-    let ours = rules
-        .iter()
-        .enumerate()
-        .filter(|(_, rule)| has_comment(rule) && of_bridge(rule));
-    let ours: Vec<(usize, &Vec<String>)> = ours.collect();
-    let behind_others = rules.iter().rposition(|rule| !has_comment(rule));
+    let is_mine = |rule: &[String]| {
+        let instance = instance_of(rule);
+        instance.is_some_and(|instance| table.is_none_or(|table| table == instance))
+    };
+    let mine = rules.iter().enumerate().filter(|(_, rule)| is_mine(rule));
+    let mine: Vec<(usize, &Vec<String>)> = mine.collect();
+    let behind_others = rules.iter().rposition(|rule| instance_of(rule).is_none());
     let mut kept = Vec::new();
     let mut add = Vec::new();
-    for wanted in bridge
-        .filter(|_| is_wanted && drops)
-        .map(accepts)
-        .into_iter()
-        .flatten()
-    {
+    let wanted = table.filter(|_| drops).into_iter();
+    let wanted = wanted.flat_map(|table| bridges.iter().flat_map(move |one| accepts(table, one)));
+    for wanted in wanted {
         let same = |(_, rule): &&(usize, &Vec<String>)| normal(rule) == normal(&wanted);
-        let place = ours.iter().rfind(same).map(|(place, _)| *place);
+        let place = mine.iter().rfind(same).map(|(place, _)| *place);
         match place {
             Some(place) if Some(place) > behind_others => kept.push(place),
             _ => add.push(wanted),
         }
     }
-    let surplus = ours.iter().filter(|(place, _)| !kept.contains(place));
+    let surplus = mine.iter().filter(|(place, _)| !kept.contains(place));
     let remove = surplus.map(|(_, rule)| (*rule).clone()).collect();
     ChainPlan { add, remove }
 }
 
-/// The two rules of a bridge: for what comes from it, and for what may go to it.
-fn accepts(bridge: &str) -> [Vec<String>; 2] {
-    let from = format!("-i {bridge} -m comment --comment {COMMENT} -j ACCEPT");
+/// The two rules of a bridge: for what comes from it, and for what may go to it. The comment has no character for which it would be listed
+/// between quotes.
+fn accepts(table: &str, bridge: &BridgeName) -> [Vec<String>; 2] {
+    let bridge = bridge.as_str();
+    let from = format!("-i {bridge} -m comment --comment {table} -j ACCEPT");
     let to = format!(
-        "-o {bridge} -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -m comment --comment {COMMENT} -j ACCEPT"
+        "-o {bridge} -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -m comment --comment {table} -j ACCEPT"
     );
     [from, to].map(|rule| words_of(&rule))
 }
@@ -289,9 +289,13 @@ fn words_of(rule: &str) -> Vec<String> {
     rule.split_whitespace().map(word).collect()
 }
 
-fn has_comment(rule: &[String]) -> bool {
-    rule.windows(2)
-        .any(|pair| matches!(pair, [option, text] if option == "--comment" && text == COMMENT))
+/// The instance of the daemon whose rule it is, by its comment; `None` if it is of others.
+fn instance_of(rule: &[String]) -> Option<&str> {
+    let comment = rule.windows(2).find_map(|pair| match pair {
+        [option, text] if option == "--comment" => Some(text.as_str()),
+        _ => None,
+    })?;
+    TableName::of_table(comment).map(|_| comment)
 }
 
 /// A form that is the same for rules that differ only in the order in which a program lists conditions.

@@ -13,7 +13,7 @@ impl BridgeDriver {
         let is_needed = self.settings.is_used || !self.state.lock().attachments.is_empty();
         let families: &[NftFamily] = if is_needed { &*self.families } else { &[] };
         match BridgeName::new(self.settings.name.as_str()) {
-            Ok(bridge) => accept_forwarded(&bridge, families),
+            Ok(bridge) => accept_forwarded(self.table(), &[bridge], families),
             Err(error) => vec![Err(error.into())],
         }
     }

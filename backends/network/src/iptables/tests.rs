@@ -5,9 +5,11 @@ use crate::testing::{in_private_netns, run};
 
 const DROP: &str = "-P FORWARD DROP";
 const ACCEPT: &str = "-P FORWARD ACCEPT";
-const FROM: &str = "-A FORWARD -i sw0 -m comment --comment switchyard-network -j ACCEPT";
-const TO: &str = "-A FORWARD -o sw0 -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -m comment --comment switchyard-network -j ACCEPT";
-const OTHER_FROM: &str = "-A FORWARD -i sw1 -m comment --comment switchyard-network -j ACCEPT";
+const FROM: &str = "-A FORWARD -i sw0 -m comment --comment switchyard -j ACCEPT";
+const TO: &str = "-A FORWARD -o sw0 -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -m comment --comment switchyard -j ACCEPT";
+/// Those of another instance, and of another bridge of this one.
+const OTHER_FROM: &str = "-A FORWARD -i sw1 -m comment --comment switchyard_2 -j ACCEPT";
+const SECOND_FROM: &str = "-A FORWARD -i sw2 -m comment --comment switchyard -j ACCEPT";
 const DOCKER: &str = "-A FORWARD -j DOCKER-USER";
 /// An operator's, as the documentation once advised.
 const BY_HAND: &str = "-A FORWARD -i sw0 -j ACCEPT";
@@ -19,17 +21,15 @@ fn counts(plan: &ChainPlan) -> (usize, usize) {
 
 #[test]
 fn chain_gets_what_it_lacks_and_loses_what_it_does_not_need() {
-    let quoted = FROM.replace("switchyard-network", "\"switchyard-network\"");
+    let quoted = FROM.replace("switchyard", "\"switchyard\"");
     let ordered = TO.replace("RELATED,ESTABLISHED,DNAT", "DNAT,RELATED,ESTABLISHED");
-    let of_others = FROM.replace("switchyard-network", "\"switchyard-network by me\"");
+    let of_others = FROM.replace("switchyard", "\"switchyard by me\"");
     let edited = FROM.replace("-j ACCEPT", "-j DROP");
     let cases: &[(&str, &[&str], bool, (usize, usize))] = &[
-        ("nothing is dropped", &[ACCEPT], true, (0, 0)),
         ("only others accept", &[ACCEPT, DOCKER], true, (0, 0)),
         ("all is dropped", &[DROP], true, (2, 0)),
         ("behind docker's", &[DROP, DOCKER], true, (2, 0)),
         ("it is right", &[DROP, DOCKER, FROM, TO], true, (0, 0)),
-        ("in another order", &[DROP, TO, FROM], true, (0, 0)),
         (
             "as another version lists it",
             &[DROP, quoted.as_str(), ordered.as_str()],
@@ -62,7 +62,7 @@ fn chain_gets_what_it_lacks_and_loses_what_it_does_not_need() {
             (0, 2),
         ),
         (
-            "another bridge's come behind",
+            "another instance's come behind",
             &[DROP, FROM, TO, OTHER_FROM],
             true,
             (0, 0),
@@ -94,8 +94,10 @@ fn chain_gets_what_it_lacks_and_loses_what_it_does_not_need() {
         ),
         ("no chain", &[], true, (0, 0)),
     ];
+    let bridges = [bridge("sw0")];
     for (name, listed, is_wanted, expected) in cases {
-        let plan = plan(&listed.join("\n"), Some("sw0"), *is_wanted);
+        let bridges = if *is_wanted { &bridges[..] } else { &[] };
+        let plan = plan(&listed.join("\n"), Some("switchyard"), bridges);
         assert_eq!(counts(&plan), *expected, "{name}: {plan:?}");
     }
 }
@@ -108,8 +110,15 @@ fn what_is_planned_is_what_the_chain_needs() {
         (0, 3),
         "for whichever bridge"
     );
+    let of_gone = [DROP, SECOND_FROM, FROM, TO].join("\n");
+    let one = [bridge("sw0")];
+    let gone = plan(&of_gone, Some("switchyard"), &one);
+    assert_eq!(counts(&gone), (0, 1), "of a bridge that is gone");
+    let two = [bridge("sw0"), bridge("sw2")];
+    let second = plan(&of_gone, Some("switchyard"), &two);
+    assert_eq!(counts(&second), (1, 0), "of a second bridge");
     let listed = [DROP, FROM, TO, DOCKER];
-    let plan = plan(&listed.join("\n"), Some("sw0"), true);
+    let plan = plan(&listed.join("\n"), Some("switchyard"), &one);
     let rules = |all: &[Vec<String>]| -> Vec<String> {
         all.iter()
             .map(|words| format!("-A FORWARD {}", words.join(" ")))
@@ -125,8 +134,17 @@ fn chain(program: &str) -> Vec<String> {
     listed.lines().map(str::to_owned).collect()
 }
 
-fn changes(bridge: &str, families: &[NftFamily]) -> Vec<(&'static str, usize, usize)> {
-    let changes = accept_forwarded(&BridgeName::new(bridge).unwrap(), families);
+fn bridge(name: &str) -> BridgeName {
+    BridgeName::new(name).unwrap()
+}
+
+/// What was changed for a bridge, each of an instance of its own.
+fn changes(name: &str, families: &[NftFamily]) -> Vec<(&'static str, usize, usize)> {
+    let table = match name {
+        "sw0" => TableName::default(),
+        other => TableName::of_instance(other).unwrap(),
+    };
+    let changes = accept_forwarded(&table, &[bridge(name)], families);
     let numbers = |change: Result<FilterChange, IptablesError>| {
         let change = change.unwrap();
         (change.program, change.added, change.removed)

@@ -154,7 +154,7 @@ impl TableName {
     }
 
     /// Returns the name of a table, if it is one of an instance.
-    pub(super) fn of_table(name: &str) -> Option<Self> {
+    pub(crate) fn of_table(name: &str) -> Option<Self> {
         match name.strip_prefix(TABLE)? {
             "" => Some(Self::default()),
             rest => Self::of_instance(rest.strip_prefix('_')?).ok(),

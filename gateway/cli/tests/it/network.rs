@@ -156,7 +156,7 @@ fn rules_in_iptables_are_removed_with_the_tables_and_those_of_others_stay() {
         let before = iptables("-S FORWARD");
         iptables("-A FORWARD -i eth9 -j ACCEPT");
         let bridge = BridgeName::new("switchyard0").unwrap();
-        for change in accept_forwarded(&bridge, &[NftFamily::Ip4]) {
+        for change in accept_forwarded(&TableName::default(), &[bridge], &[NftFamily::Ip4]) {
             assert_eq!(change.unwrap().added, 2);
         }
         make(NftFamily::Ip4, &[published()]);

@@ -102,7 +102,7 @@ fn forwarded_packets_of_the_bridge_that_are_dropped() {
         ("-A FORWARD -i switchyard0 -j ACCEPT\n", none),
         // As the daemon adds it.
         (
-            "-A FORWARD -j DOCKER-USER\n-A FORWARD -i switchyard0 -m comment --comment switchyard-network -j ACCEPT\n",
+            "-A FORWARD -j DOCKER-USER\n-A FORWARD -i switchyard0 -m comment --comment switchyard -j ACCEPT\n",
             none,
         ),
         (
