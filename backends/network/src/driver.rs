@@ -29,6 +29,7 @@ mod container;
 mod elements;
 mod error;
 mod flows;
+mod forwarded;
 mod names;
 mod tables;
 #[cfg(test)]

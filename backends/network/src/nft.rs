@@ -5,7 +5,7 @@
 //!                                                 └──notification──> NftMonitor
 //! ```
 //!
-//! Each family of addresses has one table, whose rules never change: what containers, ports, subnets and bridges there are is
+//! Each family of addresses has one table, and so have ports of bridges. Their rules never change: what containers, ports, subnets and bridges there are is
 //! in its sets and maps, and one more of them is one more [`Element`]. [`text`] returns the rules as `nft list` shows them.
 //!
 //! Invariants:
@@ -23,13 +23,16 @@ mod family;
 mod found;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod iptables_chain;
 #[cfg(test)]
 mod kept;
 mod message;
 mod monitor;
+mod pins;
 mod rules;
 mod sets;
 mod socket;
+mod statement;
 mod tables;
 mod transaction;
 
@@ -39,7 +42,9 @@ pub use element::Element;
 pub use error::NftError;
 pub use family::{BridgeName, NftFamily, NftSubnet, TableName, Transport};
 pub use found::{FoundTable, Repair};
+pub use iptables_chain::has_iptables_forward;
 pub use monitor::{NftMonitor, NftNotice};
+pub use pins::port_pins;
 pub use rules::text;
 pub use sets::TableSet;
 pub use tables::{ElementChange, NftTables};

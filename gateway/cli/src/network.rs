@@ -1,4 +1,5 @@
-//! `switchyard network`: the tables of nf_tables by which containers on bridges of the gateway are connected. Works without a daemon.
+//! `switchyard network`: the tables of nf_tables by which containers on bridges of the gateway are connected, and the rules in iptables that
+//! accept what these bridges forward. Works without a daemon.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -7,6 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use switchyard_config as config;
+use switchyard_network::iptables::{FilterChange, remove_accepts};
 use switchyard_network::nft::{Element, FoundTable, NftFamily, NftTables, TableName, TableSet};
 
 use super::attachments::NativeSandboxes;
@@ -27,8 +29,9 @@ pub(super) enum NetworkCommand {
     /// Show the tables of nf_tables that daemons have made in this network namespace: whether others have changed them, how much is in them,
     /// and the published ports.
     Show(NodeArgs),
-    /// Remove these tables. That is for a node which goes back to CNI plugins, to an earlier version, or is left: until then they
-    /// stay, also without a daemon. Refused while a container needs them, or a daemon runs that would make them again.
+    /// Remove these tables, and the rules in FORWARD of iptables that accept what these bridges forward. That is for a node which goes back to
+    /// CNI plugins, to an earlier version, or is left: until then they stay, also without a daemon. Refused while a container needs them, or
+    /// a daemon runs that would make them again.
     Clear(ClearArgs),
 }
 
@@ -145,10 +148,28 @@ fn clear(args: &ClearArgs) -> Result<(), CliError> {
         }
         removed.push(serde_json::json!({ "family": family.name(), "name": name.as_str() }));
     }
+    let rules = remove_rules(node.output)?;
     if node.output == Format::Json {
-        print_json(&serde_json::json!({ "removed": removed }))?;
+        print_json(&serde_json::json!({ "removed": removed, "rules": rules }))?;
     }
     Ok(())
+}
+
+/// Removes the rules of daemons in iptables. Returns how many of each program.
+fn remove_rules(output: Format) -> Result<BTreeMap<&'static str, usize>, CliError> {
+    let mut rules = BTreeMap::new();
+    for change in remove_accepts() {
+        let FilterChange {
+            program,
+            added: _,
+            removed,
+        } = change.map_err(NetworkError::from)?;
+        if output == Format::Text {
+            print(format!("removed {removed} rules of {program}\n"))?;
+        }
+        rules.insert(program, removed);
+    }
+    Ok(rules)
 }
 
 fn remove(family: NftFamily, name: TableName) -> Result<(), NetworkError> {
@@ -324,7 +345,10 @@ impl TablePort {
             | Element::Bridge(_)
             | Element::Same(_)
             | Element::Apart(_)
-            | Element::Allowed(..) => None,
+            | Element::Allowed(..)
+            | Element::PinnedPort(_)
+            | Element::PinnedMac(..)
+            | Element::PinnedAddress(..) => None,
         }
     }
 

@@ -46,6 +46,9 @@ const REFUSED: &[&str] = &[
     "containerd.selinux",
     "network.conf_dir",
     "cri.network",
+    "network.isolation",
+    "network.isolation_allow",
+    "network.direct_routing",
     // The programs that are run as root.
     "containerd.binary",
     "network.bin_dirs",

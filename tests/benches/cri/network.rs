@@ -137,6 +137,8 @@ impl OwnBridge {
             has_masquerade: true,
             mtu: None,
             addresses_dir: dir.join("addresses"),
+            owner: String::new(),
+            direct_routing: true,
         };
         let driver = BridgeDriver::new(settings, Arc::new(BridgeTables::new(table.clone())))?;
         Ok(Self {

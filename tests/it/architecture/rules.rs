@@ -56,7 +56,8 @@ fn tables_in_the_document_are_those_that_are_made() {
             );
         }
     }
-    for set in TableSet::ALL {
+    let made = TableSet::ALL.into_iter();
+    for set in made.filter(|set| NftFamily::ALL.iter().any(|family| set.is_of(*family))) {
         let cell = format!("\n| `{}` |", set.name());
         assert!(
             document.contains(&cell),

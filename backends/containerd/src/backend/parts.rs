@@ -405,7 +405,7 @@ impl Handles {
         let all_settings = self.context.settings();
         let settings = &all_settings.network;
         let bridge = BridgeNetwork::new(&settings.bridge, &self.context.layout)?;
-        let native = NativeBridges::new(bridge.list(), settings.bridge.is_native())?;
+        let native = NativeBridges::new(settings, bridge.list())?;
         let native = Arc::new(native);
         let own = OwnBridge {
             name: settings.bridge.name.clone(),

@@ -15,7 +15,7 @@ mod network;
 mod registry;
 mod snapshotters;
 
-pub use network::{BridgeDriverChoice, PodNetworkChoice, PodsConfig};
+pub use network::{BridgeDriverChoice, IsolationChoice, PodNetworkChoice, PodsConfig};
 pub use registry::{RegistryConfig, RegistryHost};
 pub(crate) use snapshotters::OF_CONTAINERD;
 pub use snapshotters::{ProxyPlugin, ProxyPluginType};
@@ -124,6 +124,12 @@ pub struct NetworkConfig {
     /// The DNS servers of containers with another network than the node's whose client names none; empty for those of
     /// the node that they can ask.
     pub dns: Vec<String>,
+    /// Which of the gateway's bridges reach each other.
+    pub isolation: IsolationChoice,
+    /// Pairs of these bridges that reach each other all the same.
+    pub isolation_allow: Vec<(String, String)>,
+    /// Whether other machines reach containers by their addresses, without a published port.
+    pub direct_routing: bool,
     /// The gateway's own bridge network.
     pub bridge: BridgeConfig,
     /// The bridge network of pods.
@@ -399,6 +405,9 @@ impl Default for NetworkConfig {
             plugin_timeout_seconds: 60,
             port_conflict: PortConflictPolicy::default(),
             dns: Vec::new(),
+            isolation: IsolationChoice::default(),
+            isolation_allow: Vec::new(),
+            direct_routing: true,
             bridge: BridgeConfig::default(),
             pods: PodsConfig::default(),
         }

@@ -38,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::journal::mappings;
 use super::request::INTERFACE;
+use crate::base::config::NetworkConfig;
 use crate::base::error::{from_cni, from_network};
 use crate::base::fs::blocking;
 use crate::base::layout::SandboxDirs;
@@ -45,6 +46,8 @@ use crate::base::layout::SandboxDirs;
 mod mapping;
 mod recovery;
 mod watch;
+
+use mapping::BridgePolicy;
 
 /// The name of this driver in journals.
 const NATIVE: &str = "native";
@@ -60,6 +63,8 @@ pub(crate) struct NativeBridges {
     tables: Arc<BridgeTables>,
     /// The driver of the gateway's own bridge.
     own: Arc<BridgeDriver>,
+    /// Which owner has which bridge.
+    policy: BridgePolicy,
     /// Those of other bridges, by name, as they were last described.
     others: Mutex<BTreeMap<String, Arc<BridgeDriver>>>,
     /// True if the configuration asks for it.
@@ -102,20 +107,31 @@ impl NativeRequest {
 // === impl NativeBridges ===
 
 impl NativeBridges {
-    /// The bridges of a gateway whose own bridge this list describes. Asks the kernel what it can do if the configuration asks for it
-    /// (`is_wanted`); makes nothing. Blocks.
+    /// The bridges of a gateway with this configuration, whose own bridge this list describes. Asks the kernel what it can do if the
+    /// configuration asks for it; makes nothing. Blocks.
     ///
     /// # Errors
     /// `InvalidArgument` for a configuration of a bridge that the kernel cannot have.
-    pub(crate) fn new(own: &cni::NetworkList, is_wanted: bool) -> Result<Self> {
+    pub(crate) fn new(network: &NetworkConfig, own: &cni::NetworkList) -> Result<Self> {
         let refused = |report: String| Error::invalid("network.bridge", report);
+        let is_wanted = network.bridge.is_native();
         let table = mapping::table_of(&own.name).map_err(|error| refused(report(&error)))?;
-        let tables = Arc::new(BridgeTables::new(table));
-        let settings = mapping::bridge_settings(own).map_err(|error| refused(error.report()))?;
+        let allow = mapping::allowed_pairs(&network.isolation_allow)
+            .map_err(|error| Error::invalid("network.isolation_allow", report(&error)))?;
+        let isolation = mapping::isolation(network.isolation);
+        let tables = Arc::new(BridgeTables::new(table).with_isolation(isolation, allow));
+        let policy = BridgePolicy {
+            own: own.name.clone(),
+            pods: network.pods.name.clone(),
+            direct_routing: network.direct_routing,
+        };
+        let settings = policy
+            .settings(own)
+            .map_err(|error| refused(error.report()))?;
         let own = BridgeDriver::new(settings, Arc::clone(&tables))
             .map_err(|error| refused(report(&error)))?;
         let families = || -> Vec<NftFamily> {
-            // Clusters' bridges are of IPv4.
+            // Those of a swarm always have IPv4.
             let needed =
                 |family: &NftFamily| *family == NftFamily::Ip4 || own.families().contains(family);
             NftFamily::ALL.into_iter().filter(needed).collect()
@@ -125,12 +141,13 @@ impl NativeBridges {
         if let Some(reason) = &fault {
             tracing::warn!(
                 reason,
-                "network.bridge.driver asks for \"native\", which this kernel cannot do: CNI plugins attach sandboxes to bridges"
+                "network.bridge.driver asks for \"native\", which this kernel cannot do: CNI plugins attach sandboxes to bridges, without network.isolation and network.direct_routing"
             );
         }
         let bridges = Self {
             tables,
             own: Arc::new(own),
+            policy,
             others: Mutex::default(),
             is_wanted,
             fault,
@@ -173,7 +190,7 @@ impl NativeBridges {
         if list.name == self.own.settings().name.as_str() {
             return Ok(Arc::clone(&self.own));
         }
-        let settings = mapping::bridge_settings(list)?;
+        let settings = self.policy.settings(list)?;
         let mut others = self.others.lock();
         if let Some(driver) = others.get(&list.name)
             && *driver.settings() == settings

@@ -193,7 +193,7 @@ mod tests {
         ranges.set(Owner::Kubernetes, told).await.unwrap();
         let layout = Layout::new(dir.path(), dir.path());
         let own = BridgeNetwork::new(&network.bridge, &layout).unwrap();
-        let native = Arc::new(NativeBridges::new(own.list(), false).unwrap());
+        let native = Arc::new(NativeBridges::new(network, own.list()).unwrap());
         PodBridge::new(network, ranges, native)
     }
 

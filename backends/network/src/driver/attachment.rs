@@ -26,6 +26,10 @@ pub struct BridgeSettings {
     pub mtu: Option<u32>,
     /// The directory of host-local, `dataDir` in its configuration.
     pub addresses_dir: PathBuf,
+    /// The owner of its containers, in any spelling: only whether two are equal counts.
+    pub owner: String,
+    /// Whether other machines reach containers by their addresses, without a published port.
+    pub direct_routing: bool,
 }
 
 /// A subnet of a bridge.
@@ -137,10 +141,10 @@ impl BridgeSettings {
         let subnets = subnets.map(|one| NftSubnet::new(one.subnet.first(), one.subnet.prefix()));
         Ok(BridgeRules {
             name: BridgeName::new(self.name.as_str())?,
-            owner: String::new(),
+            owner: self.owner.clone(),
             subnets: subnets.collect::<Result<_, _>>()?,
             masquerade: self.has_masquerade,
-            direct_routing: true,
+            direct_routing: self.direct_routing,
         })
     }
 }

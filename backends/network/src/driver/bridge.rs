@@ -153,6 +153,8 @@ impl BridgeDriver {
             let family = match family {
                 NftFamily::Ip4 => IpFamily::V4,
                 NftFamily::Ip6 => IpFamily::V6,
+                // What a bridge forwards by itself.
+                NftFamily::Bridge => continue,
             };
             enable_forwarding(family)?;
         }

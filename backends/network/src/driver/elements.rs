@@ -40,7 +40,13 @@ pub(super) fn kept_of_unknown(
         _ => false,
     };
     let is_kept = |element: &&Element| match element {
-        Element::Port { .. } | Element::Hairpin(_) | Element::Bridge(_) | Element::Same(_) => true,
+        Element::Port { .. }
+        | Element::Hairpin(_)
+        | Element::Bridge(_)
+        | Element::Same(_)
+        | Element::PinnedPort(_)
+        | Element::PinnedMac(..)
+        | Element::PinnedAddress(..) => true,
         Element::Masqueraded(_) | Element::Closed(_) => {
             !wanted.iter().any(|wanted| overlap(element, wanted))
         }

@@ -16,8 +16,8 @@ use crate::netlink::{
     Family, IpFamily, Link, LinkName, LinkRef, Socket, delete_link, is_forwarding, list_links,
 };
 use crate::nft::{
-    BridgeRules, Element, Isolation, NftFamily, NftSubnet, NftTables, Repair, TableName,
-    bridge_elements,
+    BridgeName, BridgeRules, Element, Isolation, NftFamily, NftSubnet, NftTables, Repair,
+    TableName, bridge_elements,
 };
 
 /// The tables of one instance of the daemon, with the elements of all its bridges and their containers, in the network namespace of its
@@ -27,6 +27,10 @@ pub struct BridgeTables {
     name: TableName,
     /// The group of all links.
     group: u32,
+    /// Which bridges reach each other.
+    isolation: Isolation,
+    /// Pairs of bridges that reach each other all the same.
+    isolation_allow: Vec<(BridgeName, BridgeName)>,
     /// It is waited for only on blocking threads.
     state: Mutex<State>,
     /// Connections that are to be removed.
@@ -148,13 +152,16 @@ impl State {
         !self.attachments.is_empty() || self.bridges.values().any(|bridge| bridge.is_kept)
     }
 
-    /// What is to be in the tables, of both families.
-    fn elements(&self) -> BTreeSet<Element> {
-        let rules = self.bridges.values().map(|bridge| bridge.rules.clone());
-        let mut elements = bridge_elements(&rules.collect::<Vec<_>>(), Isolation::None, &[]);
-        let ports = self.attachments.values().flat_map(|one| &one.elements);
-        elements.extend(ports.cloned());
-        elements
+    /// The bridges whose packets are forwarded, and the families of these; none if nobody needs the tables.
+    pub(super) fn forwarding(&self) -> (Vec<BridgeName>, Vec<NftFamily>) {
+        if !self.is_needed() {
+            return (Vec::new(), Vec::new());
+        }
+        let names = self
+            .bridges
+            .values()
+            .map(|bridge| bridge.rules.name.clone());
+        (names.collect(), self.families.iter().copied().collect())
     }
 
     /// Removes elements from the tables of these families, as far as they are there.
@@ -178,15 +185,39 @@ impl State {
 // === impl BridgeTables ===
 
 impl BridgeTables {
-    /// The tables of this name. Nothing is read or made.
+    /// The tables of this name, whose bridges reach each other. Nothing is read or made.
     #[must_use]
     pub fn new(name: TableName) -> Self {
         Self {
             group: group_of(&name),
             name,
+            isolation: Isolation::None,
+            isolation_allow: Vec::new(),
             state: Mutex::default(),
             past: PastFlows::default(),
         }
+    }
+
+    /// The same, with bridges that are kept apart, save these pairs.
+    #[must_use]
+    pub fn with_isolation(
+        mut self,
+        isolation: Isolation,
+        allow: Vec<(BridgeName, BridgeName)>,
+    ) -> Self {
+        self.isolation = isolation;
+        self.isolation_allow = allow;
+        self
+    }
+
+    /// What is to be in the tables, of both families.
+    fn elements(&self, state: &State) -> BTreeSet<Element> {
+        let rules = state.bridges.values().map(|bridge| bridge.rules.clone());
+        let rules: Vec<_> = rules.collect();
+        let mut elements = bridge_elements(&rules, self.isolation, &self.isolation_allow);
+        let ports = state.attachments.values().flat_map(|one| &one.elements);
+        elements.extend(ports.cloned());
+        elements
     }
 
     /// Their name.
@@ -291,7 +322,7 @@ impl BridgeTables {
         if !state.is_needed() {
             return Ok(Vec::new());
         }
-        let all = state.elements();
+        let all = self.elements(state);
         let families = state.families.clone();
         let knows_all = state.knows_all;
         let kernel = state.kernel(&self.name)?;
@@ -315,11 +346,11 @@ impl BridgeTables {
     /// [`DriverError::Rules`]: call it again.
     pub fn forget_bridge(&self, name: &LinkName) -> Result<(), DriverError> {
         let mut state = self.lock();
-        let before = state.elements();
+        let before = self.elements(&state);
         let Some(known) = state.bridges.remove(name) else {
             return Ok(());
         };
-        let after = state.elements();
+        let after = self.elements(&state);
         let gone: BTreeSet<Element> = before.difference(&after).cloned().collect();
         let families: Vec<_> = state.families.iter().copied().collect();
         let withdrawn = state.withdraw(&self.name, &gone, &families);
@@ -374,7 +405,6 @@ impl BridgeTables {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nft::BridgeName;
 
     /// Addresses of a pool may change while containers have some of the former one.
     #[test]

@@ -12,10 +12,12 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::netlink::{Family, Socket, list_links};
-use crate::nft::{NftTables, Repair, TableName, Transport};
+use crate::nft::{Isolation, NftTables, Repair, TableName, Transport};
 use crate::testing::hosts::{Host, LONG, SERVED, SHORT, inside, ip, own_netns};
 use crate::testing::{in_private_netns, run};
 
+mod forwarded;
+mod kept_apart;
 mod left_behind;
 mod settings;
 mod several;
@@ -42,6 +44,8 @@ fn settings(addresses: &Path, subnets: &[&str]) -> BridgeSettings {
         has_masquerade: true,
         mtu: None,
         addresses_dir: addresses.to_owned(),
+        owner: String::new(),
+        direct_routing: true,
     }
 }
 
@@ -171,6 +175,7 @@ fn remote(family: NftFamily) -> Host {
     let (index, bits) = match family {
         NftFamily::Ip4 => (0, 24),
         NftFamily::Ip6 => (1, 64),
+        NftFamily::Bridge => unreachable!("a machine is of a family of addresses"),
     };
     let host = Host::new(
         family,

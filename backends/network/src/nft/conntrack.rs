@@ -223,6 +223,7 @@ impl FlowTuple {
         let (source, destination) = match family {
             NftFamily::Ip4 => (1, 2),
             NftFamily::Ip6 => (3, 4),
+            NftFamily::Bridge => return None,
         };
         let protocol = attribute(tuple, PROTOCOL)?;
         let port = |kind: u16| {

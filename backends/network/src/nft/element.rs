@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use super::family::{BridgeName, NftFamily, NftSubnet, Transport, octets};
 use super::message::{NfWriter, attribute, attributes, number};
 use super::sets::{KeyPart, TableSet, length};
+use crate::netlink::Mac;
 
 /// `NFTA_LIST_ELEM`.
 pub(super) const LIST_ELEMENT: u16 = 1;
@@ -19,6 +20,8 @@ const ELEMENT_FLAGS: u16 = 3;
 const ELEMENT_EXPIRES: [u16; 2] = [4, 5];
 /// `NFT_SET_ELEM_INTERVAL_END`: the interval that began below ends before this key.
 const INTERVAL_END: u32 = 1;
+/// What follows a hardware address in a key.
+const MAC_PADDING: [u8; 2] = [0, 0];
 
 /// An element of a set or map: what one more container, port or bridge adds.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -50,6 +53,12 @@ pub enum Element {
     Apart(BridgeName),
     /// A pair in [`TableSet::Allowed`]: the first one reaches the second one.
     Allowed(BridgeName, BridgeName),
+    /// A port of a bridge, in [`TableSet::Pinned`]: what comes by it has one of its addresses.
+    PinnedPort(BridgeName),
+    /// The hardware address of such a port, in [`TableSet::PinnedMacs`].
+    PinnedMac(BridgeName, Mac),
+    /// An address of such a port, in [`TableSet::PinnedAddresses`] or [`TableSet::PinnedAddresses6`].
+    PinnedAddress(BridgeName, IpAddr),
 }
 
 impl Element {
@@ -66,10 +75,14 @@ impl Element {
             Self::Same(_) => TableSet::Same,
             Self::Apart(_) => TableSet::Apart,
             Self::Allowed(..) => TableSet::Allowed,
+            Self::PinnedPort(_) => TableSet::Pinned,
+            Self::PinnedMac(..) => TableSet::PinnedMacs,
+            Self::PinnedAddress(_, IpAddr::V4(_)) => TableSet::PinnedAddresses,
+            Self::PinnedAddress(_, IpAddr::V6(_)) => TableSet::PinnedAddresses6,
         }
     }
 
-    /// Returns whether it can be in the table of a family. Bridges are in both.
+    /// Returns whether it can be in the table of a family. Bridges are in both of addresses.
     #[must_use]
     pub fn fits(&self, family: NftFamily) -> bool {
         let is = |address: &IpAddr| NftFamily::of(address) == family;
@@ -77,7 +90,13 @@ impl Element {
             Self::Port { at, to, .. } => is(to) && at.as_ref().is_none_or(is),
             Self::Hairpin(address) => is(address),
             Self::Masqueraded(subnet) | Self::Closed(subnet) => subnet.family() == family,
-            Self::Bridge(_) | Self::Same(_) | Self::Apart(_) | Self::Allowed(..) => true,
+            Self::Bridge(_)
+            | Self::Same(_)
+            | Self::Apart(_)
+            | Self::Allowed(..)
+            | Self::PinnedPort(_)
+            | Self::PinnedMac(..)
+            | Self::PinnedAddress(..) => self.set().is_of(family),
         }
     }
 
@@ -114,9 +133,20 @@ impl Element {
             }
             Self::Hairpin(address) => octets(address).repeat(2),
             Self::Masqueraded(subnet) | Self::Closed(subnet) => octets(&subnet.address()),
-            Self::Bridge(bridge) | Self::Apart(bridge) => bridge.padded().to_vec(),
+            Self::Bridge(name) | Self::Apart(name) | Self::PinnedPort(name) => {
+                name.padded().to_vec()
+            }
             Self::Same(bridge) => bridge.padded().repeat(2),
             Self::Allowed(from, to) => [from.padded(), to.padded()].concat(),
+            Self::PinnedMac(port, mac) => {
+                let mut key = port.padded().to_vec();
+                key.extend(mac.bytes());
+                key.extend(MAC_PADDING);
+                key
+            }
+            Self::PinnedAddress(port, address) => {
+                [port.padded().as_slice(), &octets(address)].concat()
+            }
         }
     }
 
@@ -133,7 +163,10 @@ impl Element {
             | Self::Bridge(_)
             | Self::Same(_)
             | Self::Apart(_)
-            | Self::Allowed(..) => Vec::new(),
+            | Self::Allowed(..)
+            | Self::PinnedPort(_)
+            | Self::PinnedMac(..)
+            | Self::PinnedAddress(..) => Vec::new(),
         }
     }
 
@@ -167,6 +200,19 @@ impl Element {
             (TableSet::Allowed, [from, to], []) => {
                 Self::Allowed(BridgeName::from_padded(from)?, BridgeName::from_padded(to)?)
             }
+            (TableSet::Pinned, [port], []) => Self::PinnedPort(BridgeName::from_padded(port)?),
+            (TableSet::PinnedMacs, [port, mac], []) => {
+                let mac = Mac::new(mac.strip_suffix(&MAC_PADDING)?.try_into().ok()?).ok()?;
+                Self::PinnedMac(BridgeName::from_padded(port)?, mac)
+            }
+            (TableSet::PinnedAddresses, [port, address], []) => Self::PinnedAddress(
+                BridgeName::from_padded(port)?,
+                NftFamily::Ip4.address(address)?,
+            ),
+            (TableSet::PinnedAddresses6, [port, address], []) => Self::PinnedAddress(
+                BridgeName::from_padded(port)?,
+                NftFamily::Ip6.address(address)?,
+            ),
             _ => return None,
         })
     }
@@ -195,9 +241,13 @@ impl fmt::Display for Element {
             }
             Self::Hairpin(address) => write!(f, "{address} . {address}"),
             Self::Masqueraded(subnet) | Self::Closed(subnet) => write!(f, "{subnet}"),
-            Self::Bridge(bridge) | Self::Apart(bridge) => write!(f, "{bridge}"),
+            Self::Bridge(name) | Self::Apart(name) | Self::PinnedPort(name) => {
+                write!(f, "{name}")
+            }
             Self::Same(bridge) => write!(f, "{bridge} . {bridge}"),
             Self::Allowed(from, to) => write!(f, "{from} . {to}"),
+            Self::PinnedMac(port, mac) => write!(f, "{port} . {mac}"),
+            Self::PinnedAddress(port, address) => write!(f, "{port} . {address}"),
         }
     }
 }
@@ -305,147 +355,4 @@ fn divided<'a>(parts: &[KeyPart], family: NftFamily, bytes: &'a [u8]) -> Option<
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::nft::message::{NFTABLES, NfHead, messages};
-
-    /// A list of elements as a dump has it.
-    fn listed(elements: &[Element]) -> Vec<u8> {
-        let mut writer = NfWriter::default();
-        let head = NfHead {
-            kind: NFTABLES,
-            flags: 0,
-            sequence: 1,
-            family: 2,
-            resource: 0,
-        };
-        writer.message(head, |body| {
-            elements.iter().for_each(|element| element.write(body));
-        });
-        let bytes = writer.finish().unwrap();
-        messages(&bytes).next().unwrap().body().to_vec()
-    }
-
-    fn bridge_name() -> impl Strategy<Value = BridgeName> {
-        "[a-z][a-z0-9-]{0,14}".prop_map(|name| BridgeName::new(&name).unwrap())
-    }
-
-    fn address(family: NftFamily) -> BoxedStrategy<IpAddr> {
-        match family {
-            NftFamily::Ip4 => any::<std::net::Ipv4Addr>().prop_map(IpAddr::from).boxed(),
-            NftFamily::Ip6 => any::<std::net::Ipv6Addr>().prop_map(IpAddr::from).boxed(),
-        }
-    }
-
-    fn subnet(family: NftFamily) -> impl Strategy<Value = NftSubnet> {
-        (address(family), 0..=family.address_length() * 8)
-            .prop_map(|(address, prefix)| NftSubnet::new(address, prefix).unwrap())
-    }
-
-    /// A TCP port that leads to port 80 of an address.
-    pub(in crate::nft) fn port(port: u16, to: &str) -> Element {
-        Element::Port {
-            at: None,
-            protocol: Transport::Tcp,
-            port,
-            to: to.parse().unwrap(),
-            to_port: 80,
-        }
-    }
-
-    /// Any element of a family.
-    pub(in crate::nft) fn element(family: NftFamily) -> impl Strategy<Value = Element> {
-        let protocol = proptest::sample::select(Transport::ALL.to_vec());
-        let at = proptest::option::of(address(family));
-        let port = (at, protocol, any::<u16>(), address(family), any::<u16>()).prop_map(
-            |(at, protocol, port, to, to_port)| Element::Port {
-                at,
-                protocol,
-                port,
-                to,
-                to_port,
-            },
-        );
-        prop_oneof![
-            port,
-            address(family).prop_map(Element::Hairpin),
-            subnet(family).prop_map(Element::Masqueraded),
-            subnet(family).prop_map(Element::Closed),
-            bridge_name().prop_map(Element::Bridge),
-            bridge_name().prop_map(Element::Same),
-            bridge_name().prop_map(Element::Apart),
-            (bridge_name(), bridge_name()).prop_map(|(from, to)| Element::Allowed(from, to)),
-        ]
-    }
-
-    /// A family and an element of it.
-    fn any_element() -> impl Strategy<Value = (NftFamily, Element)> {
-        let of = |family| element(family).prop_map(move |element| (family, element));
-        prop_oneof![of(NftFamily::Ip4), of(NftFamily::Ip6)]
-    }
-
-    proptest! {
-        #[test]
-        fn element_is_read_as_it_was_written((family, element) in any_element()) {
-            prop_assert!(element.fits(family));
-            let mut dumped = DumpedElements::default();
-            dumped.add(element.set(), family, &listed(std::slice::from_ref(&element)));
-            let (elements, foreign) = dumped.finish(element.set());
-            prop_assert_eq!((elements, foreign), (BTreeSet::from([element]), 0));
-        }
-
-        #[test]
-        fn element_of_one_set_is_foreign_in_others((family, element) in any_element()) {
-            let of_length = |set: TableSet| length(set.key(), family);
-            for set in TableSet::ALL.into_iter().filter(|set| of_length(*set) != of_length(element.set())) {
-                let mut dumped = DumpedElements::default();
-                dumped.add(set, family, &listed(std::slice::from_ref(&element)));
-                let (elements, foreign) = dumped.finish(set);
-                prop_assert!(elements.is_empty() && foreign > 0, "{set} {elements:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn adjacent_subnets_are_read_apart() {
-        let subnets = ["10.1.0.0/16", "10.2.0.0/16", "10.4.0.0/14", "255.0.0.0/8"];
-        let elements = subnets.map(|text| {
-            let (address, prefix) = text.split_once('/').unwrap();
-            let subnet = NftSubnet::new(address.parse().unwrap(), prefix.parse().unwrap());
-            Element::Masqueraded(subnet.unwrap())
-        });
-        let mut dumped = DumpedElements::default();
-        dumped.add(TableSet::Masqueraded, NftFamily::Ip4, &listed(&elements));
-        let (read, foreign) = dumped.finish(TableSet::Masqueraded);
-        assert_eq!((read, foreign), (BTreeSet::from(elements), 0));
-    }
-
-    #[test]
-    fn bridges_fit_both_families_and_addresses_theirs() {
-        let bridge = BridgeName::new("sw0").unwrap();
-        let at = |at: Option<&str>, to: &str| Element::Port {
-            at: at.map(|at| at.parse().unwrap()),
-            protocol: Transport::Tcp,
-            port: 80,
-            to: to.parse().unwrap(),
-            to_port: 8080,
-        };
-        for (element, families) in [
-            (Element::Bridge(bridge.clone()), [true, true]),
-            (Element::Allowed(bridge.clone(), bridge), [true, true]),
-            (at(None, "10.0.0.1"), [true, false]),
-            (at(Some("192.0.2.1"), "10.0.0.1"), [true, false]),
-            (at(Some("::1"), "10.0.0.1"), [false, false]),
-            (at(Some("2001:db8::1"), "fd00::1"), [false, true]),
-            (Element::Hairpin("fd00::1".parse().unwrap()), [false, true]),
-        ] {
-            assert_eq!(
-                NftFamily::ALL.map(|family| element.fits(family)),
-                families,
-                "{element}"
-            );
-        }
-    }
-}
+pub(super) mod tests;

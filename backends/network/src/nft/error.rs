@@ -37,7 +37,7 @@ pub enum NftError {
     },
     /// The kernel cannot do what the tables need.
     #[error(
-        "this kernel cannot {doing}; it needs nf_tables with NAT, fib and conntrack (CONFIG_NFT_NAT, CONFIG_NFT_MASQ, CONFIG_NFT_FIB, CONFIG_NFT_CT)"
+        "this kernel cannot {doing}; it needs nf_tables with NAT, fib and conntrack (CONFIG_NFT_NAT, CONFIG_NFT_MASQ, CONFIG_NFT_FIB, CONFIG_NFT_CT), and for ports of bridges CONFIG_NF_TABLES_BRIDGE"
     )]
     Lacking {
         /// The change that it refuses, as a verb phrase.

@@ -1,4 +1,4 @@
-//! The two families of addresses, each with a table of its own; the name of these tables; and what elements consist of: names of bridges and
+//! The two families of addresses and that of frames on ports of bridges, each with a table of its own; the name of these tables; and what elements consist of: names of bridges and
 //! subnets.
 
 use std::fmt;
@@ -13,18 +13,22 @@ const MAX_INSTANCE: usize = 32;
 /// Length of the longest name of a device.
 const MAX_NAME: usize = 15;
 
-/// A family of addresses.
+/// A family of tables: one for each family of addresses, and one for ports of bridges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NftFamily {
     /// IPv4: tables of the family `ip`.
     Ip4,
     /// IPv6: tables of the family `ip6`.
     Ip6,
+    /// What comes by a port of a bridge, whatever it is: tables of the family `bridge`.
+    Bridge,
 }
 
 impl NftFamily {
-    /// Both.
+    /// Both of addresses.
     pub const ALL: [Self; 2] = [Self::Ip4, Self::Ip6];
+    /// All that have a table.
+    pub const TABLES: [Self; 3] = [Self::Ip4, Self::Ip6, Self::Bridge];
 
     /// Returns the family of an address.
     #[must_use]
@@ -41,36 +45,40 @@ impl NftFamily {
         match self {
             Self::Ip4 => "ip",
             Self::Ip6 => "ip6",
+            Self::Bridge => "bridge",
         }
     }
 
-    /// Returns its number in messages: `NFPROTO_IPV4`, `NFPROTO_IPV6`.
+    /// Returns its number in messages: `NFPROTO_IPV4`, `NFPROTO_IPV6`, `NFPROTO_BRIDGE`.
     pub(super) fn number(self) -> u8 {
         match self {
             Self::Ip4 => 2,
             Self::Ip6 => 10,
+            Self::Bridge => 7,
         }
     }
 
     pub(super) fn from_number(number: u8) -> Option<Self> {
-        Self::ALL
+        Self::TABLES
             .into_iter()
             .find(|family| family.number() == number)
     }
 
-    /// Returns the length of an address in bytes.
+    /// Returns the length of an address in bytes; 0 for that of bridges, which has those of both.
     pub(super) fn address_length(self) -> u8 {
         match self {
             Self::Ip4 => 4,
             Self::Ip6 => 16,
+            Self::Bridge => 0,
         }
     }
 
-    /// Returns an address from its bytes.
+    /// Returns an address of the family from its bytes.
     pub(super) fn address(self, bytes: &[u8]) -> Option<IpAddr> {
         Some(match self {
             Self::Ip4 => Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into(),
             Self::Ip6 => Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).into(),
+            Self::Bridge => return None,
         })
     }
 }
@@ -146,7 +154,7 @@ impl TableName {
     }
 
     /// Returns the name of a table, if it is one of an instance.
-    pub(super) fn of_table(name: &str) -> Option<Self> {
+    pub(crate) fn of_table(name: &str) -> Option<Self> {
         match name.strip_prefix(TABLE)? {
             "" => Some(Self::default()),
             rest => Self::of_instance(rest.strip_prefix('_')?).ok(),
@@ -326,6 +334,7 @@ fn from_value(family: NftFamily, value: u128) -> Option<IpAddr> {
     Some(match family {
         NftFamily::Ip4 => Ipv4Addr::from_bits(u32::try_from(value).ok()?).into(),
         NftFamily::Ip6 => Ipv6Addr::from_bits(value).into(),
+        NftFamily::Bridge => return None,
     })
 }
 

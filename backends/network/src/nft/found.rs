@@ -6,7 +6,7 @@ use super::element::{DumpedElements, Element};
 use super::expression::Expression;
 use super::family::{NftFamily, TableName};
 use super::message::{NFTABLES, NfMessage, attribute, attributes, messages, number, text};
-use super::rules::{BaseChain, CHAINS, rule_expressions, rules};
+use super::rules::{BaseChain, chains, rule_expressions, rules};
 use super::sets::TableSet;
 use super::transaction::{
     ACCEPT, Action, CHAIN_HOOK, CHAIN_NAME, CHAIN_POLICY, CHAIN_TYPE, ELEMENTS_LIST, ELEMENTS_SET,
@@ -140,7 +140,7 @@ fn add(
         })
     } else if message.kind == NFTABLES | NEW_ELEMENTS {
         let set = text(body, ELEMENTS_SET).and_then(TableSet::from_name);
-        set.map(|set| {
+        set.filter(|set| set.is_of(family)).map(|set| {
             let list = attribute(body, ELEMENTS_LIST).unwrap_or_default();
             elements.entry(set).or_default().add(set, family, list);
             true
@@ -195,17 +195,17 @@ impl Structure {
             rules.map(|rule| rule_expressions(&rule, family)).collect()
         };
         let name = |chain: &BaseChain| chain.name.to_owned();
-        let sets = TableSet::ALL.iter();
+        let sets = TableSet::of(family);
         Self {
             flags: 0,
             sets: sets
-                .map(|set| (set.name().to_owned(), SetShape::of(*set, family)))
+                .map(|set| (set.name().to_owned(), SetShape::of(set, family)))
                 .collect(),
-            chains: CHAINS
+            chains: chains(family)
                 .iter()
                 .map(|chain| (name(chain), shape(chain)))
                 .collect(),
-            rules: CHAINS
+            rules: chains(family)
                 .iter()
                 .map(|chain| (name(chain), expressions(chain)))
                 .collect(),

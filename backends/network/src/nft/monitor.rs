@@ -67,7 +67,7 @@ impl NftMonitor {
                 }
                 Err(Errno::EAGAIN) => return Ok(notice),
                 // The buffer was full: something was lost.
-                Err(Errno::ENOBUFS) => notice.families.extend(NftFamily::ALL),
+                Err(Errno::ENOBUFS) => notice.families.extend(NftFamily::TABLES),
                 Err(errno) => return Err(NftError::query("read changes of the ruleset")(errno)),
             }
         }

@@ -15,14 +15,23 @@ pub(super) enum KeyPart {
     Port,
     /// The name of a device.
     Device,
+    /// A hardware address.
+    Mac,
+    /// An address of IPv4 in a table of any family.
+    Address4,
+    /// An address of IPv6 in a table of any family.
+    Address6,
 }
 
 impl KeyPart {
     /// Returns the number of its type, which `nft` knows; the kernel only keeps it.
     fn type_number(self, family: NftFamily) -> u32 {
         match (self, family) {
-            (Self::Address, NftFamily::Ip4) => 7,
-            (Self::Address, NftFamily::Ip6) => 8,
+            (Self::Address, NftFamily::Ip4) | (Self::Address4, _) => 7,
+            (Self::Address, NftFamily::Ip6) | (Self::Address6, _) => 8,
+            // No set of the table of bridges has it.
+            (Self::Address, NftFamily::Bridge) => 0,
+            (Self::Mac, _) => 9,
             (Self::Protocol, _) => 12,
             (Self::Port, _) => 13,
             (Self::Device, _) => 41,
@@ -31,8 +40,10 @@ impl KeyPart {
 
     fn type_name(self, family: NftFamily) -> &'static str {
         match (self, family) {
-            (Self::Address, NftFamily::Ip4) => "ipv4_addr",
-            (Self::Address, NftFamily::Ip6) => "ipv6_addr",
+            (Self::Address, NftFamily::Ip4) | (Self::Address4, _) => "ipv4_addr",
+            (Self::Address, NftFamily::Ip6) | (Self::Address6, _) => "ipv6_addr",
+            (Self::Address, NftFamily::Bridge) => "",
+            (Self::Mac, _) => "ether_addr",
             (Self::Protocol, _) => "inet_proto",
             (Self::Port, _) => "inet_service",
             (Self::Device, _) => "ifname",
@@ -42,8 +53,10 @@ impl KeyPart {
     fn length(self, family: NftFamily) -> u32 {
         match self {
             Self::Address => family.address_length().into(),
-            Self::Protocol | Self::Port => 4,
-            Self::Device => 16,
+            Self::Protocol | Self::Port | Self::Address4 => 4,
+            // Six bytes, and two of padding.
+            Self::Mac => 8,
+            Self::Device | Self::Address6 => 16,
         }
     }
 }
@@ -86,11 +99,19 @@ pub enum TableSet {
     Apart,
     /// Pairs of bridges of which the first one reaches the second one; each reaches itself only if it is listed with itself.
     Allowed,
+    /// Ports of bridges whose containers send only with the addresses that they were given.
+    Pinned,
+    /// The hardware addresses of these ports.
+    PinnedMacs,
+    /// Their addresses of IPv4.
+    PinnedAddresses,
+    /// Their addresses of IPv6.
+    PinnedAddresses6,
 }
 
 impl TableSet {
-    /// All, in the order in which they are made.
-    pub const ALL: [Self; 9] = [
+    /// All, in the order in which they are made: first those of tables of addresses, then those of tables of bridges.
+    pub const ALL: [Self; 13] = [
         Self::PortsAt,
         Self::Ports,
         Self::Hairpins,
@@ -100,7 +121,26 @@ impl TableSet {
         Self::Same,
         Self::Apart,
         Self::Allowed,
+        Self::Pinned,
+        Self::PinnedMacs,
+        Self::PinnedAddresses,
+        Self::PinnedAddresses6,
     ];
+
+    /// Returns whether the table of a family has it.
+    #[must_use]
+    pub fn is_of(self, family: NftFamily) -> bool {
+        let of_ports = matches!(
+            self,
+            Self::Pinned | Self::PinnedMacs | Self::PinnedAddresses | Self::PinnedAddresses6
+        );
+        of_ports == (family == NftFamily::Bridge)
+    }
+
+    /// Returns those that the table of a family has, in the order in which they are made.
+    pub(super) fn of(family: NftFamily) -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(move |set| set.is_of(family))
+    }
 
     /// Returns its name.
     #[must_use]
@@ -115,6 +155,10 @@ impl TableSet {
             Self::Same => "same",
             Self::Apart => "apart",
             Self::Allowed => "allowed",
+            Self::Pinned => "pinned",
+            Self::PinnedMacs => "pinned_macs",
+            Self::PinnedAddresses => "pinned_addresses",
+            Self::PinnedAddresses6 => "pinned_addresses6",
         }
     }
 
@@ -129,8 +173,11 @@ impl TableSet {
             Self::Ports => &[KeyPart::Protocol, KeyPart::Port],
             Self::Hairpins => &[KeyPart::Address, KeyPart::Address],
             Self::Masqueraded | Self::Closed => &[KeyPart::Address],
-            Self::Bridges | Self::Apart => &[KeyPart::Device],
+            Self::Bridges | Self::Apart | Self::Pinned => &[KeyPart::Device],
             Self::Same | Self::Allowed => &[KeyPart::Device, KeyPart::Device],
+            Self::PinnedMacs => &[KeyPart::Device, KeyPart::Mac],
+            Self::PinnedAddresses => &[KeyPart::Device, KeyPart::Address4],
+            Self::PinnedAddresses6 => &[KeyPart::Device, KeyPart::Address6],
         }
     }
 
@@ -144,7 +191,11 @@ impl TableSet {
             | Self::Bridges
             | Self::Same
             | Self::Apart
-            | Self::Allowed => &[],
+            | Self::Allowed
+            | Self::Pinned
+            | Self::PinnedMacs
+            | Self::PinnedAddresses
+            | Self::PinnedAddresses6 => &[],
         }
     }
 

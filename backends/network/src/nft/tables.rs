@@ -19,7 +19,7 @@ use super::transaction::{
 
 /// Operations that list.
 const GET_TABLE: u16 = 1;
-const GET_CHAIN: u16 = 4;
+pub(super) const GET_CHAIN: u16 = 4;
 const GET_RULE: u16 = 7;
 const GET_SET: u16 = 10;
 const GET_ELEMENTS: u16 = 13;
@@ -45,7 +45,7 @@ pub struct ElementChange {
     pub element: Element,
 }
 
-/// The two tables of one instance of the daemon, in the network namespace in which it was opened.
+/// The tables of one instance of the daemon, in the network namespace in which it was opened.
 ///
 /// All calls block for as long as the kernel works: some 20 µs for a change of elements, some milliseconds for a whole table. A call that
 /// is killed has done all of its transaction or nothing. Several sockets, also of several processes, may change the tables side by side;
@@ -79,7 +79,7 @@ impl NftTables {
             Err(Errno::EPROTONOSUPPORT) => return Ok(found),
             opened => opened.map_err(|source| NftError::Socket { source })?,
         };
-        for family in NftFamily::ALL {
+        for family in NftFamily::TABLES {
             let dump = socket.dump(
                 NFTABLES | GET_TABLE,
                 family.number(),
@@ -416,7 +416,7 @@ fn sets_in(dumps: &[u8]) -> Vec<TableSet> {
 fn steps(changes: &[ElementChange], is_there: impl Fn(&ElementChange) -> bool) -> Vec<TableStep> {
     let mut steps = Vec::new();
     for add in [false, true] {
-        for family in NftFamily::ALL {
+        for family in NftFamily::TABLES {
             let of_kind = changes
                 .iter()
                 .filter(|change| change.family == family && change.add == add)

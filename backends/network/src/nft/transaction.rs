@@ -8,9 +8,10 @@ use super::element::Element;
 use super::error::NftError;
 use super::family::NftFamily;
 use super::message::{ACK, APPEND, CREATE, NFTABLES, NfHead, NfWriter};
-use super::rules::{BaseChain, CHAINS, Statement, rule_expressions, rule_text, rules};
+use super::rules::{BaseChain, chains, rule_expressions, rule_text, rules};
 use super::sets::{KeyPart, TableSet, length, type_number};
 use super::socket::{MAX_SEND, NfAnswer};
+use super::statement::Statement;
 
 /// `NFNL_MSG_BATCH_BEGIN`, `..._END`: what is between is done as a whole or not at all.
 const BEGIN: u16 = 16;
@@ -105,9 +106,9 @@ pub(super) enum Verdict {
 /// Returns the steps that make the table of a family, without elements.
 pub(super) fn table_steps(family: NftFamily) -> Vec<TableStep> {
     let mut actions = vec![Action::AddTable];
-    actions.extend(TableSet::ALL.map(Action::AddSet));
-    actions.extend(CHAINS.iter().map(Action::AddChain));
-    for chain in &CHAINS {
+    actions.extend(TableSet::of(family).map(Action::AddSet));
+    actions.extend(chains(family).iter().map(Action::AddChain));
+    for chain in chains(family) {
         let of_chain = rules(chain, family).into_iter();
         actions.extend(of_chain.map(|rule| Action::AddRule(chain, rule)));
     }
@@ -419,7 +420,8 @@ mod tests {
             family: NftFamily::Ip6,
             action,
         };
-        let rule = rules(&CHAINS[4], NftFamily::Ip6).remove(0);
+        let forward = &chains(NftFamily::Ip6)[4];
+        let rule = rules(forward, NftFamily::Ip6).remove(0);
         for (action, text) in [
             (Action::AddTable, "add table ip6 switchyard"),
             (
@@ -435,7 +437,7 @@ mod tests {
                 "remove \"sw0\" from set bridges of table ip6 switchyard",
             ),
             (
-                Action::AddRule(&CHAINS[4], rule),
+                Action::AddRule(forward, rule),
                 "add rule \"iifname @apart oifname @apart iifname . oifname != @allowed ct status ! dnat drop\" to chain filter_forward \
                  of table ip6 switchyard",
             ),

@@ -78,6 +78,7 @@ impl Host {
         let any: IpAddr = match family {
             NftFamily::Ip4 => std::net::Ipv4Addr::UNSPECIFIED.into(),
             NftFamily::Ip6 => std::net::Ipv6Addr::UNSPECIFIED.into(),
+            NftFamily::Bridge => unreachable!("a host is of a family of addresses"),
         };
         let at = SocketAddr::new(any, SERVED);
         let (tcp, udp) = inside(&netns, || {
@@ -131,7 +132,7 @@ impl Host {
 
 pub(crate) fn nodad(family: NftFamily) -> &'static str {
     match family {
-        NftFamily::Ip4 => "",
+        NftFamily::Ip4 | NftFamily::Bridge => "",
         NftFamily::Ip6 => " nodad",
     }
 }

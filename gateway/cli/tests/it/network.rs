@@ -8,6 +8,7 @@ use std::thread;
 
 use nix::sched::{CloneFlags, unshare};
 use serde_json::Value;
+use switchyard_network::iptables::accept_forwarded;
 use switchyard_network::nft::{BridgeName, Element, NftFamily, NftTables, TableName, Transport};
 
 use crate::support::switchyard;
@@ -135,9 +136,37 @@ fn tables_are_removed_once_nothing_needs_them() {
         let json: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(
             json,
-            serde_json::json!({ "removed": [{ "family": "ip", "name": "switchyard" }] })
+            serde_json::json!({ "removed": [{ "family": "ip", "name": "switchyard" }], "rules": {} })
         );
         assert!(NftTables::list().unwrap().is_empty());
+    });
+}
+
+#[test]
+fn rules_in_iptables_are_removed_with_the_tables_and_those_of_others_stay() {
+    in_private_netns(|| {
+        let node = QuietNode::new();
+        let iptables = |words: &str| -> String {
+            let done = Command::new("iptables").args(words.split(' ')).output();
+            let done = done.expect("install the package iptables");
+            assert!(done.status.success(), "{words}");
+            String::from_utf8(done.stdout).unwrap()
+        };
+        iptables("-P FORWARD DROP");
+        let before = iptables("-S FORWARD");
+        iptables("-A FORWARD -i eth9 -j ACCEPT");
+        let bridge = BridgeName::new("switchyard0").unwrap();
+        for change in accept_forwarded(&TableName::default(), &[bridge], &[NftFamily::Ip4]) {
+            assert_eq!(change.unwrap().added, 2);
+        }
+        make(NftFamily::Ip4, &[published()]);
+        assert!(node.network(&["clear"]).is_err());
+        assert_eq!(iptables("-S FORWARD").lines().count(), 4);
+        let text = node.network(&["clear", "--force"]).unwrap();
+        assert!(text.contains("removed 2 rules of iptables"), "{text}");
+        let kept = format!("{before}-A FORWARD -i eth9 -j ACCEPT\n");
+        assert_eq!(iptables("-S FORWARD"), kept);
+        assert_eq!(node.network(&["clear"]).unwrap(), "");
     });
 }
 

@@ -100,6 +100,11 @@ fn forwarded_packets_of_the_bridge_that_are_dropped() {
     for (rules, (command, accepted)) in [
         ("-A FORWARD -j ACCEPT\n", none),
         ("-A FORWARD -i switchyard0 -j ACCEPT\n", none),
+        // As the daemon adds it.
+        (
+            "-A FORWARD -j DOCKER-USER\n-A FORWARD -i switchyard0 -m comment --comment switchyard -j ACCEPT\n",
+            none,
+        ),
         (
             docker,
             (

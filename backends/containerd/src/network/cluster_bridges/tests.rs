@@ -6,6 +6,7 @@ use switchyard_core::ErrorKind;
 use switchyard_core::spec::{BridgeAddresses, NetworkName};
 
 use super::*;
+use crate::base::config::NetworkConfig;
 
 /// Addresses that no route of a node that runs tests has.
 const SUBNETS: [&str; 2] = ["198.19.240.0/28", "198.19.240.16/28"];
@@ -26,7 +27,8 @@ fn bridges(dir: &Path) -> Arc<ClusterBridges> {
     });
     let list = json!({ "cniVersion": "1.0.0", "name": own.name, "plugins": [plugin] });
     let list = cni::NetworkList::parse(Path::new("list"), list.to_string().as_bytes());
-    let native = Arc::new(NativeBridges::new(&list.unwrap(), false).unwrap());
+    let network = NetworkConfig::default();
+    let native = Arc::new(NativeBridges::new(&network, &list.unwrap()).unwrap());
     Arc::new(ClusterBridges::new(dir.to_owned(), own, native, None))
 }
 

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use switchyard_cni as cni;
+use switchyard_core::id::Owner;
 use switchyard_core::spec::{Bandwidth, MacAddress, PortMapping, Protocol, Subnet, not_forwarded};
 use switchyard_core::{Error, Result};
 use switchyard_linux::report;
@@ -15,9 +16,9 @@ use switchyard_network::driver::{
     Attached, BridgeSettings, BridgeSubnet, LimitBits, Limits, PublishedPort,
 };
 use switchyard_network::netlink::{LinkName, Mac};
-use switchyard_network::nft::{NftError, TableName, Transport};
+use switchyard_network::nft::{BridgeName, Isolation, NftError, TableName, Transport};
 
-use crate::base::config::BridgeConfig;
+use crate::base::config::{BridgeConfig, IsolationChoice};
 use crate::network::request::{INTERFACE, MAX_BURST_BITS};
 
 /// The argument of CNI by which a client asks for an address.
@@ -57,11 +58,42 @@ struct PoolRange {
     gateway: Option<IpAddr>,
 }
 
-/// The bridge that a configuration list of the gateway describes.
+/// Who has which bridge, and what other machines reach.
+#[derive(Debug)]
+pub(super) struct BridgePolicy {
+    /// The name of the gateway's own bridge.
+    pub(super) own: String,
+    /// The name of the bridge of pods.
+    pub(super) pods: String,
+    /// `network.direct_routing`.
+    pub(super) direct_routing: bool,
+}
+
+impl BridgePolicy {
+    /// The bridge that a configuration list of the gateway describes, with its owner. Pods are reached from other nodes by the routes to their
+    /// `podCIDR`. The own bridge has several owners, so that it is one of its own.
+    ///
+    /// # Errors
+    /// Those of [`bridge_settings`].
+    pub(super) fn settings(&self, list: &cni::NetworkList) -> Result<BridgeSettings> {
+        let (owner, is_open) = match &list.name {
+            name if *name == self.own => ("", false),
+            name if *name == self.pods => (Owner::Kubernetes.as_str(), true),
+            _ => (Owner::Swarm.as_str(), false),
+        };
+        Ok(BridgeSettings {
+            owner: owner.to_owned(),
+            direct_routing: is_open || self.direct_routing,
+            ..bridge_settings(list)?
+        })
+    }
+}
+
+/// The bridge that a configuration list of the gateway describes, without its owner.
 ///
 /// # Errors
 /// `InvalidArgument` for a list of another form.
-pub(super) fn bridge_settings(list: &cni::NetworkList) -> Result<BridgeSettings> {
+fn bridge_settings(list: &cni::NetworkList) -> Result<BridgeSettings> {
     let name = &list.name;
     let unfit = |why: String| Error::invalid(format!("network {name}"), why);
     let first = list.plugins.first().cloned().unwrap_or_default();
@@ -100,6 +132,8 @@ pub(super) fn bridge_settings(list: &cni::NetworkList) -> Result<BridgeSettings>
         has_masquerade: ip_masq,
         mtu,
         addresses_dir: ipam.data_dir,
+        owner: String::new(),
+        direct_routing: true,
     })
 }
 
@@ -122,6 +156,28 @@ pub(super) fn table_of(bridge: &str) -> Result<TableName, NftError> {
         name = format!("{name}_{}", &digits[..DIGITS]);
     }
     TableName::of_instance(&name)
+}
+
+/// Which bridges reach each other.
+pub(super) const fn isolation(choice: IsolationChoice) -> Isolation {
+    match choice {
+        IsolationChoice::None => Isolation::None,
+        IsolationChoice::Bridge => Isolation::Bridge,
+        IsolationChoice::Owner => Isolation::Owner,
+    }
+}
+
+/// The pairs of bridges that reach each other all the same.
+///
+/// # Errors
+/// [`NftError::BridgeName`] for a name that no bridge has.
+pub(super) fn allowed_pairs(
+    pairs: &[(String, String)],
+) -> Result<Vec<(BridgeName, BridgeName)>, NftError> {
+    let names = |(a, b): &(String, String)| -> Result<_, NftError> {
+        Ok((BridgeName::new(a)?, BridgeName::new(b)?))
+    };
+    pairs.iter().map(names).collect()
 }
 
 /// The addresses that a sandbox is to get: those that it had before, and that which its client asks for by an argument of CNI. None

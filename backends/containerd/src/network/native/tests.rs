@@ -12,7 +12,8 @@ use crate::base::layout::Layout;
 const GOLDEN: &str = include_str!("golden/journal.json");
 
 fn bridge() -> NativeBridges {
-    NativeBridges::new(&list("switchyard0", "172.26.80.0/20"), false).unwrap()
+    let own = list("switchyard0", "172.26.80.0/20");
+    NativeBridges::new(&NetworkConfig::default(), &own).unwrap()
 }
 
 /// The configuration list of a bridge.

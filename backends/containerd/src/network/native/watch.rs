@@ -1,5 +1,6 @@
 //! Keeps the tables of the gateway's bridges as they should be, although other programs flush the ruleset of the node, as
-//! `nft flush ruleset` and `firewall-cmd --reload` do; and removes connections behind the answer to a detachment.
+//! `nft flush ruleset` and `firewall-cmd --reload` do; accepts what they forward where a policy of iptables drops it; and removes connections
+//! behind the answer to a detachment.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,7 +11,9 @@ use std::time::Duration;
 use switchyard_core::backoff::Backoff;
 use switchyard_core::logged_texts::LoggedTexts;
 use switchyard_core::{Error, Result};
+use switchyard_linux::report;
 use switchyard_network::driver::BridgeTables;
+use switchyard_network::iptables::{FilterChange, IptablesError};
 use switchyard_network::nft::{NftFamily, NftMonitor, Repair};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -46,6 +49,8 @@ struct TableLook {
     mended: Vec<String>,
     /// The port of the tables' socket, whose changes are our own.
     own: Option<u32>,
+    /// What was changed in filters of iptables, or failed.
+    filters: Vec<std::result::Result<FilterChange, IptablesError>>,
 }
 
 // === impl PolledMonitor ===
@@ -116,7 +121,12 @@ impl NativeBridges {
                 log_once(&mut logged, error);
             }
             let works = opened.is_ok() && looked.is_ok();
-            let TableLook { mended, own } = looked.unwrap_or_default();
+            let TableLook {
+                mended,
+                own,
+                filters,
+            } = looked.unwrap_or_default();
+            log_filters(&mut logged, &filters);
             for text in mended.iter().filter(|text| logged.is_new(text)) {
                 tracing::warn!(
                     what = text,
@@ -138,7 +148,7 @@ impl NativeBridges {
                     backoff.wait().await;
                 }
                 // Nobody has changed anything for so long: what comes now is another trouble.
-                Err(_) if works && mended.is_empty() => logged.clear(),
+                Err(_) if works && mended.is_empty() && filters.is_empty() => logged.clear(),
                 Err(_) => {}
             }
         }
@@ -155,7 +165,7 @@ impl NativeBridges {
         Ok(())
     }
 
-    /// Looks at the tables, and mends them.
+    /// Looks at the tables and at the filters of iptables, and mends them.
     async fn look(&self) -> Result<TableLook> {
         self.call(|tables| {
             let restored = tables.restore().map_err(from_network)?;
@@ -165,6 +175,7 @@ impl NativeBridges {
                     .filter_map(|(family, repair)| mended_text(family, repair))
                     .collect(),
                 own: tables.socket_port(),
+                filters: tables.accept_forwarded(),
             })
         })
         .await
@@ -192,6 +203,35 @@ fn log_once(logged: &mut LoggedTexts, error: &Error) {
             error = report,
             "cannot keep the rules of the gateway's bridges as they should be: trying again"
         );
+    }
+}
+
+/// Logs what was changed in filters of iptables, and what failed. Changes are those of a policy that others have set, or of a need.
+fn log_filters(
+    logged: &mut LoggedTexts,
+    filters: &[std::result::Result<FilterChange, IptablesError>],
+) {
+    for filter in filters {
+        match filter {
+            Ok(change) => {
+                let what = change.to_string();
+                if logged.is_new(&what) {
+                    tracing::info!(
+                        what,
+                        "iptables drops what is forwarded by the policy of FORWARD, or does so no longer: it accepts what the gateway's own bridge needs"
+                    );
+                }
+            }
+            Err(error) => {
+                let report = report(error);
+                if logged.is_new(&report) {
+                    tracing::warn!(
+                        error = report,
+                        "cannot look whether iptables drops what the gateway's own bridge forwards, or accept it: trying again"
+                    );
+                }
+            }
+        }
     }
 }
 

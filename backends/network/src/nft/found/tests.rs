@@ -71,6 +71,7 @@ fn dump_of_the_kernel_is_our_table() {
                 "same \"sw0\" . \"sw0\"",
                 "same \"sw1\" . \"sw1\"",
             ],
+            NftFamily::Bridge => &[],
         };
         assert_eq!(texts, wanted);
         let other = if family == NftFamily::Ip4 {

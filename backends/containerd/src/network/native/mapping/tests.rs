@@ -190,6 +190,8 @@ fn result_is_as_the_plugins_return_it() {
         has_masquerade: true,
         mtu: None,
         addresses_dir: PathBuf::new(),
+        owner: String::new(),
+        direct_routing: true,
     };
     let internal = cni_result("1.0.0", &bridge(false), netns, &attached);
     assert_eq!(internal["routes"], json!([]));
@@ -232,6 +234,8 @@ fn bridge_is_what_plugins_would_make_of_the_list() {
         has_masquerade: true,
         mtu: None,
         addresses_dir: "/run/a".into(),
+        owner: String::new(),
+        direct_routing: true,
     };
     assert_eq!(plugin(|_| {}).unwrap(), plain());
     let internal = plugin(|plugin| {
@@ -275,5 +279,31 @@ fn bridge_is_what_plugins_would_make_of_the_list() {
             switchyard_core::ErrorKind::InvalidArgument,
             "{refused}"
         );
+    }
+}
+
+#[test]
+fn bridges_have_owners_and_pods_are_reached_by_routes() {
+    for direct_routing in [true, false] {
+        let policy = BridgePolicy {
+            own: "switchyard0".into(),
+            pods: "switchyard-pods".into(),
+            direct_routing,
+        };
+        for (name, owner, is_open) in [
+            ("switchyard0", "", direct_routing),
+            ("switchyard-pods", "kubernetes", true),
+            ("swy-0123456789a", "swarm", direct_routing),
+        ] {
+            let plugin = json!({
+                "type": "bridge", "bridge": name, "isGateway": true, "ipMasq": true,
+                "ipam": { "type": "host-local", "dataDir": "/run/a", "ranges": [[{ "subnet": "10.7.0.0/16" }]] },
+            });
+            let list = json!({ "cniVersion": "1.0.0", "name": name, "plugins": [plugin] });
+            let list = cni::NetworkList::parse(Path::new("list"), list.to_string().as_bytes());
+            let settings = policy.settings(&list.unwrap()).unwrap();
+            let found = (settings.owner.as_str(), settings.direct_routing);
+            assert_eq!(found, (owner, is_open), "{name}");
+        }
     }
 }

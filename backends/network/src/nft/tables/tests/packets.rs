@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use super::*;
+use crate::nft::bridges::{BridgeRules, Isolation, bridge_elements};
 use crate::testing::hosts::{Host, LONG, SERVED, SHORT, ip, nodad, set};
 
 /// Addresses of the hosts of a family.
@@ -55,6 +56,7 @@ impl Lab {
         match family {
             NftFamily::Ip4 => set("ipv4/ip_forward", "1"),
             NftFamily::Ip6 => set("ipv6/conf/all/forwarding", "1"),
+            NftFamily::Bridge => unreachable!("a plan is of addresses"),
         }
         let bits = plan.bits;
         for (bridge, address) in [("sw0", plan.first[0]), ("sw1", plan.second[0])] {
@@ -323,5 +325,83 @@ fn ports_are_reached_from_everywhere_and_bridges_only_by_them() {
         for bridged_packets in [false, true] {
             in_private_netns(|| reach_each_other(*family, plan, bridged_packets));
         }
+    }
+}
+
+/// Both bridges, with owners.
+fn rules_of(plan: &Plan, owners: [&str; 2]) -> Vec<BridgeRules> {
+    let routers = [plan.first[0], plan.second[0]];
+    let rules = |((name, owner), router): ((&str, &str), &str)| BridgeRules {
+        name: bridge(name),
+        owner: owner.to_owned(),
+        subnets: vec![NftSubnet::new(router.parse().unwrap(), plan.bits).unwrap()],
+        masquerade: true,
+        direct_routing: true,
+    };
+    let named = ["sw0", "sw1"].into_iter().zip(owners);
+    named.zip(routers).map(rules).collect()
+}
+
+fn reach_by_isolation(family: NftFamily, plan: &Plan) {
+    let lab = Lab::new(family, plan);
+    let mut tables = NftTables::open(TableName::default()).unwrap();
+    let pair = |a, b| vec![(bridge(a), bridge(b))];
+    for (isolation, owners, allow, expected) in [
+        (Isolation::None, ["nomad", "swarm"], vec![], true),
+        (Isolation::Bridge, ["nomad", "nomad"], vec![], false),
+        (
+            Isolation::Bridge,
+            ["nomad", "swarm"],
+            pair("sw1", "sw0"),
+            true,
+        ),
+        (
+            Isolation::Bridge,
+            ["nomad", "swarm"],
+            pair("sw0", "docker0"),
+            false,
+        ),
+        (Isolation::Owner, ["nomad", "nomad"], vec![], true),
+        (Isolation::Owner, ["nomad", "swarm"], vec![], false),
+        (
+            Isolation::Owner,
+            ["nomad", "swarm"],
+            pair("sw0", "sw1"),
+            true,
+        ),
+    ] {
+        let elements = bridge_elements(&rules_of(plan, owners), isolation, &allow);
+        tables.restore(family, &elements).unwrap();
+        let limit = if expected { LONG } else { SHORT };
+        for (client, address, server) in [
+            (&lab.first, plan.second[1], &lab.second),
+            (&lab.second, plan.first[1], &lab.first),
+        ] {
+            let to = SocketAddr::new(address.parse().unwrap(), SERVED);
+            let name = format!("{isolation:?} {owners:?} {allow:?} to {address}");
+            assert_eq!(
+                client.tcp(to, server, limit).is_some(),
+                expected,
+                "TCP, {name}"
+            );
+            assert_eq!(
+                client.udp(to, server, limit).is_some(),
+                expected,
+                "UDP, {name}"
+            );
+        }
+        // A bridge reaches itself always.
+        let to = SocketAddr::new(plan.first[1].parse().unwrap(), SERVED);
+        assert!(
+            lab.neighbour.tcp(to, &lab.first, LONG).is_some(),
+            "{isolation:?}"
+        );
+    }
+}
+
+#[test]
+fn bridges_reach_each_other_by_isolation_owner_and_pair() {
+    for (family, plan) in &PLANS {
+        in_private_netns(|| reach_by_isolation(*family, plan));
     }
 }

@@ -1,0 +1,389 @@
+//! The only rules of ours in chains of others: they accept what a bridge forwards where the policy of FORWARD of iptables is DROP.
+//!
+//! ```text
+//! filters that the kernel has ──`-S FORWARD`──> plan ──`-A`, then `-D`──> two rules for each bridge at the end of FORWARD, or none
+//! ```
+//!
+//! An accept of nf_tables undoes no drop of iptables, so the rules are added by the node's own program, of the variant that has the chain. They
+//! are at the end of FORWARD, where only its policy follows: what others drop by their rules stays dropped. Only what a bridge sends, answers,
+//! and connections to published ports are accepted.
+//!
+//! A rule of ours is known by its comment, which is the name of the tables of its instance of the daemon. All follows from one list of the chain, so that whatever a kill left is mended by the next look: a
+//! rule is added before its former copies are removed.
+//!
+//! Invariants:
+//! - A filter that the kernel does not have yet is not made, and no module is loaded for a look.
+//! - No rule without such a comment is changed, and none of another instance.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Seek};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use thiserror::Error;
+
+use crate::nft::{BridgeName, NftError, NftFamily, TableName, has_iptables_forward};
+
+const CHAIN: &str = "FORWARD";
+/// What a program waits for others to let go of the lock of the filter, in seconds.
+const LOCK_SECONDS: &str = "5";
+/// Limit for one run of a program.
+const LIMIT: Duration = Duration::from_secs(15);
+/// The pause between two looks whether a program has ended.
+const PAUSE: Duration = Duration::from_millis(2);
+/// The most of an output that is read, in bytes.
+const OUTPUT_MAX: u64 = 16 << 20;
+/// The most of an error of a program that is repeated, in characters.
+const ERROR_MAX: usize = 300;
+
+/// One of the filters of a network namespace that iptables fills: there is one for each family and variant, and a packet has to pass all.
+#[derive(Debug)]
+struct PacketFilter {
+    family: NftFamily,
+    /// Whether it is of the variant without nf_tables.
+    is_legacy: bool,
+    /// The program of this variant, and the one that may be of either.
+    programs: [&'static str; 2],
+}
+
+const FILTERS: [PacketFilter; 4] = [
+    PacketFilter {
+        family: NftFamily::Ip4,
+        is_legacy: false,
+        programs: ["iptables-nft", "iptables"],
+    },
+    PacketFilter {
+        family: NftFamily::Ip4,
+        is_legacy: true,
+        programs: ["iptables-legacy", "iptables"],
+    },
+    PacketFilter {
+        family: NftFamily::Ip6,
+        is_legacy: false,
+        programs: ["ip6tables-nft", "ip6tables"],
+    },
+    PacketFilter {
+        family: NftFamily::Ip6,
+        is_legacy: true,
+        programs: ["ip6tables-legacy", "ip6tables"],
+    },
+];
+
+/// What was changed in a filter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilterChange {
+    /// The program that did it.
+    pub program: &'static str,
+    /// How many rules were added.
+    pub added: usize,
+    /// How many were removed: they were not needed any more, not at the end, or there twice.
+    pub removed: usize,
+}
+
+/// Reason why a filter could not be looked at or changed.
+#[derive(Debug, Error)]
+pub enum IptablesError {
+    /// It is not known whether the kernel has the filter, or the name of a bridge is none.
+    #[error(transparent)]
+    Rules(#[from] NftError),
+    /// It is not known whether the kernel has the filter of the older variant.
+    #[error("cannot read {}", .path.display())]
+    Read {
+        /// The list of the kernel.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A program could not be run.
+    #[error("cannot run {command:?}")]
+    Run {
+        /// The command.
+        command: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A program did not end in time, and was killed.
+    #[error(
+        "{command:?} has not ended within {limit:?}: look which program has the lock of the filter"
+    )]
+    Late {
+        /// The command.
+        command: String,
+        /// The limit.
+        limit: Duration,
+    },
+    /// A program refused.
+    #[error("{command:?} failed: {text:?}")]
+    Failed {
+        /// The command.
+        command: String,
+        /// What it printed.
+        text: String,
+    },
+}
+
+/// What is to be done to a chain: each rule as the words behind the chain's name.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct ChainPlan {
+    add: Vec<Vec<String>>,
+    /// Afterwards. The first rule with these words is meant.
+    remove: Vec<Vec<String>>,
+}
+
+/// Makes what the bridges of an instance of the daemon forward pass the filters of these families whose policy drops it, and removes what the
+/// instance has added beside that. Returns what was changed or failed. Idempotent. Blocks.
+#[must_use = "a failure is to be told"]
+pub fn accept_forwarded(
+    table: &TableName,
+    bridges: &[BridgeName],
+    families: &[NftFamily],
+) -> Vec<Result<FilterChange, IptablesError>> {
+    let settle = |filter: &PacketFilter| {
+        let is_needed = families.contains(&filter.family);
+        filter.settle(Some(table), if is_needed { bridges } else { &[] })
+    };
+    let settled = FILTERS.iter().map(settle);
+    settled.filter_map(Result::transpose).collect()
+}
+
+/// Removes all that [`accept_forwarded`] has added, for whichever instance. Returns what was removed or failed. Idempotent. Blocks.
+#[must_use = "a failure is to be told"]
+pub fn remove_accepts() -> Vec<Result<FilterChange, IptablesError>> {
+    let settled = FILTERS.iter().map(|filter| filter.settle(None, &[]));
+    settled.filter_map(Result::transpose).collect()
+}
+
+// === impl PacketFilter ===
+
+impl PacketFilter {
+    /// Makes the rules of an instance, or of all instances, what they should be: those for these bridges. Returns what was changed, if
+    /// anything was.
+    fn settle(
+        &self,
+        table: Option<&TableName>,
+        bridges: &[BridgeName],
+    ) -> Result<Option<FilterChange>, IptablesError> {
+        if !self.exists()? {
+            return Ok(None);
+        }
+        let Some(program) = self.program()? else {
+            return Ok(None);
+        };
+        let listed = called(program, &["-w", LOCK_SECONDS, "-S", CHAIN])?;
+        let plan = plan(&listed, table.map(TableName::as_str), bridges);
+        for (option, rules) in [("-A", &plan.add), ("-D", &plan.remove)] {
+            for rule in rules {
+                let mut words = vec!["-w", LOCK_SECONDS, option, CHAIN];
+                words.extend(rule.iter().map(String::as_str));
+                called(program, &words)?;
+            }
+        }
+        let change = FilterChange {
+            program,
+            added: plan.add.len(),
+            removed: plan.remove.len(),
+        };
+        Ok((plan != ChainPlan::default()).then_some(change))
+    }
+
+    /// Returns whether the kernel has it, in the network namespace of this thread.
+    fn exists(&self) -> Result<bool, IptablesError> {
+        if !self.is_legacy {
+            return Ok(has_iptables_forward(self.family)?);
+        }
+        let list = match self.family {
+            NftFamily::Ip4 => "ip_tables_names",
+            NftFamily::Ip6 => "ip6_tables_names",
+            // It has a program of its own, and no chain of what is routed.
+            NftFamily::Bridge => return Ok(false),
+        };
+        let path = Path::new("/proc/thread-self/net").join(list);
+        match fs::read_to_string(&path) {
+            Ok(tables) => Ok(tables.lines().any(|table| table == "filter")),
+            Err(fault) if fault.kind() == ErrorKind::NotFound => Ok(false),
+            Err(source) => Err(IptablesError::Read { path, source }),
+        }
+    }
+
+    /// The program of this variant; `None` if the node has none.
+    fn program(&self) -> Result<Option<&'static str>, IptablesError> {
+        for program in self.programs {
+            let version = call(program, &["--version"])?;
+            if version.is_some_and(|version| version.contains("nf_tables") != self.is_legacy) {
+                return Ok(Some(program));
+            }
+        }
+        Ok(None)
+    }
+}
+
+// === impl FilterChange ===
+
+impl fmt::Display for FilterChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            program,
+            added,
+            removed,
+        } = self;
+        write!(
+            f,
+            "{program}: {added} rules were added at the end of {CHAIN}, {removed} removed"
+        )
+    }
+}
+
+/// Decides what makes the rules of an instance, or of all instances, what they should be. `listed` is the chain as `-S` prints it. Pure.
+fn plan(listed: &str, table: Option<&str>, bridges: &[BridgeName]) -> ChainPlan {
+    let prefix = format!("-A {CHAIN} ");
+    let rules = listed.lines().filter_map(|line| line.strip_prefix(&prefix));
+    let rules: Vec<Vec<String>> = rules.map(words_of).collect();
+    let drops = listed.lines().any(|line| line == "-P FORWARD DROP");
+    let is_mine = |rule: &[String]| {
+        let instance = instance_of(rule);
+        instance.is_some_and(|instance| table.is_none_or(|table| table == instance))
+    };
+    let mine = rules.iter().enumerate().filter(|(_, rule)| is_mine(rule));
+    let mine: Vec<(usize, &Vec<String>)> = mine.collect();
+    let behind_others = rules.iter().rposition(|rule| instance_of(rule).is_none());
+    let mut kept = Vec::new();
+    let mut add = Vec::new();
+    let wanted = table.filter(|_| drops).into_iter();
+    let wanted = wanted.flat_map(|table| bridges.iter().flat_map(move |one| accepts(table, one)));
+    for wanted in wanted {
+        let same = |(_, rule): &&(usize, &Vec<String>)| normal(rule) == normal(&wanted);
+        let place = mine.iter().rfind(same).map(|(place, _)| *place);
+        match place {
+            Some(place) if Some(place) > behind_others => kept.push(place),
+            _ => add.push(wanted),
+        }
+    }
+    let surplus = mine.iter().filter(|(place, _)| !kept.contains(place));
+    let remove = surplus.map(|(_, rule)| (*rule).clone()).collect();
+    ChainPlan { add, remove }
+}
+
+/// The two rules of a bridge: for what comes from it, and for what may go to it. The comment has no character for which it would be listed
+/// between quotes.
+fn accepts(table: &str, bridge: &BridgeName) -> [Vec<String>; 2] {
+    let bridge = bridge.as_str();
+    let from = format!("-i {bridge} -m comment --comment {table} -j ACCEPT");
+    let to = format!(
+        "-o {bridge} -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -m comment --comment {table} -j ACCEPT"
+    );
+    [from, to].map(|rule| words_of(&rule))
+}
+
+/// The words of a rule. One that has blanks between quotes is of others, and is only passed over.
+fn words_of(rule: &str) -> Vec<String> {
+    let word = |word: &str| {
+        let inner = word
+            .strip_prefix('"')
+            .and_then(|word| word.strip_suffix('"'));
+        inner.unwrap_or(word).to_owned()
+    };
+    rule.split_whitespace().map(word).collect()
+}
+
+/// The instance of the daemon whose rule it is, by its comment; `None` if it is of others.
+fn instance_of(rule: &[String]) -> Option<&str> {
+    let comment = rule.windows(2).find_map(|pair| match pair {
+        [option, text] if option == "--comment" => Some(text.as_str()),
+        _ => None,
+    })?;
+    TableName::of_table(comment).map(|_| comment)
+}
+
+/// A form that is the same for rules that differ only in the order in which a program lists conditions.
+fn normal(rule: &[String]) -> Vec<&str> {
+    let mut parts: Vec<&str> = rule.iter().flat_map(|word| word.split(',')).collect();
+    parts.sort_unstable();
+    parts
+}
+
+/// Runs a program that is known to be there, and returns what it printed.
+fn called(program: &str, arguments: &[&str]) -> Result<String, IptablesError> {
+    call(program, arguments)?.ok_or_else(|| IptablesError::Run {
+        command: shown(program, arguments),
+        source: ErrorKind::NotFound.into(),
+    })
+}
+
+/// Runs a program, and returns what it printed; `None` if the node does not have it.
+fn call(program: &str, arguments: &[&str]) -> Result<Option<String>, IptablesError> {
+    let cannot_run = |source| IptablesError::Run {
+        command: shown(program, arguments),
+        source,
+    };
+    // Files of memory, which no output fills as it would a pipe.
+    let mut printed = memory_file().map_err(cannot_run)?;
+    let mut complaints = memory_file().map_err(cannot_run)?;
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .stdout(printed.try_clone().map_err(cannot_run)?)
+        .stderr(complaints.try_clone().map_err(cannot_run)?);
+    let status = match ended(&mut command) {
+        Ok(Some(status)) => status,
+        Ok(None) => {
+            return Err(IptablesError::Late {
+                command: shown(program, arguments),
+                limit: LIMIT,
+            });
+        }
+        Err(fault) if fault.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(fault) => return Err(cannot_run(fault)),
+    };
+    if !status.success() {
+        let text = text_of(&mut complaints).map_err(cannot_run)?;
+        return Err(IptablesError::Failed {
+            command: shown(program, arguments),
+            text: text.trim().chars().take(ERROR_MAX).collect(),
+        });
+    }
+    text_of(&mut printed).map(Some).map_err(cannot_run)
+}
+
+fn shown(program: &str, arguments: &[&str]) -> String {
+    [&[program], arguments].concat().join(" ")
+}
+
+fn memory_file() -> io::Result<File> {
+    Ok(File::from(memfd_create(
+        "switchyard-iptables",
+        MFdFlags::MFD_CLOEXEC,
+    )?))
+}
+
+fn text_of(file: &mut File) -> io::Result<String> {
+    file.rewind()?;
+    let mut bytes = Vec::new();
+    file.take(OUTPUT_MAX).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Runs a command to its end; `None` if it was killed because that took too long.
+fn ended(command: &mut Command) -> io::Result<Option<ExitStatus>> {
+    let mut child = command.spawn()?;
+    let end = Instant::now() + LIMIT;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= end {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests;

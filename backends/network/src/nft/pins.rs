@@ -1,0 +1,80 @@
+//! Which addresses a container may send with: a pure decision.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv6Addr};
+
+use super::element::Element;
+use super::family::BridgeName;
+use crate::netlink::Mac;
+
+/// Returns the elements that pin a port of a bridge to the addresses of the container behind it. All are in the table of
+/// [`super::NftFamily::Bridge`].
+///
+/// What comes by the port must have this hardware address, and one of these addresses or the link-local one that the kernel makes of the
+/// hardware address. ARP and neighbour discovery must tell others nothing else; routers are not advertised, and no other protocol is sent. An
+/// address that is not there yet, as in detection of duplicates, is none of them.
+#[must_use]
+pub fn port_pins(port: &BridgeName, mac: Mac, addresses: &[IpAddr]) -> BTreeSet<Element> {
+    let mut pins = BTreeSet::from([
+        Element::PinnedPort(port.clone()),
+        Element::PinnedMac(port.clone(), mac),
+    ]);
+    let all = addresses.iter().copied().chain([link_local(mac)]);
+    pins.extend(all.map(|address| Element::PinnedAddress(port.clone(), address)));
+    pins
+}
+
+/// The link-local address of a hardware address (RFC 4291, appendix A).
+fn link_local(mac: Mac) -> IpAddr {
+    let [a, b, c, d, e, g] = mac.bytes();
+    let group = |high: u8, low: u8| u16::from_be_bytes([high, low]);
+    Ipv6Addr::new(
+        0xfe80,
+        0,
+        0,
+        0,
+        group(a ^ 2, b),
+        group(c, 0xff),
+        group(0xfe, d),
+        group(e, g),
+    )
+    .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nft::NftFamily;
+
+    #[test]
+    fn port_is_pinned_to_its_addresses_and_the_link_local_one() {
+        let port = BridgeName::new("veth0").unwrap();
+        for (mac, addresses, expected) in [
+            (
+                "02:42:0a:58:00:02",
+                &["10.88.0.2"][..],
+                &["10.88.0.2", "fe80::42:aff:fe58:2"][..],
+            ),
+            (
+                "02:42:0a:58:00:02",
+                &["10.88.0.2", "fd00:88::2"][..],
+                &["10.88.0.2", "fd00:88::2", "fe80::42:aff:fe58:2"][..],
+            ),
+            (
+                "fe:ff:ff:ff:ff:ff",
+                &[][..],
+                &["fe80::fcff:ffff:feff:ffff"][..],
+            ),
+            ("00:00:00:00:00:01", &[][..], &["fe80::200:ff:fe00:1"][..]),
+        ] {
+            let addresses: Vec<IpAddr> = addresses.iter().map(|ip| ip.parse().unwrap()).collect();
+            let pins = port_pins(&port, mac.parse().unwrap(), &addresses);
+            let mut texts: BTreeSet<String> = pins.iter().map(ToString::to_string).collect();
+            assert!(texts.remove("\"veth0\"") && texts.remove(&format!("\"veth0\" . {mac}")));
+            let expected = expected.iter().map(|ip| format!("\"veth0\" . {ip}"));
+            assert_eq!(texts, expected.collect());
+            let fits = |family: NftFamily| pins.iter().all(|pin| pin.fits(family));
+            assert_eq!(NftFamily::TABLES.map(fits), [false, false, true]);
+        }
+    }
+}
