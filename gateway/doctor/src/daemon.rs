@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use switchyard_config::{Config, ContainerdMode};
 use switchyard_containerd::SNAPSHOTTER_UNUSABLE;
-use switchyard_containerd::config::BridgeDriverChoice;
+use switchyard_containerd::config::{BridgeDriverChoice, PodNetworkChoice};
 use switchyard_linux::report;
 use switchyard_operator_api::VERSION;
 use switchyard_operator_api::{PartView, StatusReport, TroubleView};
@@ -362,5 +362,15 @@ fn shared(one: &Config, other: &Config) -> Vec<String> {
         "network.bridge.subnets",
         bridge.subnets.join(", "),
     );
+    let pods = one.network.pods.name.as_str();
+    note(
+        [one, other].into_iter().all(has_pods_on_bridge) && pods == other.network.pods.name,
+        "network.pods.name",
+        pods.to_owned(),
+    );
     keys
+}
+
+fn has_pods_on_bridge(config: &Config) -> bool {
+    config.cri.enabled && config.cri.network == PodNetworkChoice::Bridge
 }

@@ -161,8 +161,9 @@ fn pods_keep_their_addresses_when_the_node_gets_others() {
     for to in [ip, next] {
         assert!(node.root().network().contains(to), "{to}");
     }
-    let asked = present.run_shell(&format!("wget -q -O - http://{ip}/"), |_| {});
-    assert_eq!(asked, "hello");
+    let _id = present.start_shell("main", SERVE);
+    assert_served((next, 80).into(), &present);
+    assert_served((ip, 80).into(), &former);
     for pod in [&former, &present] {
         node.cri().stop_pod(pod.id()).expect("it can be stopped");
     }

@@ -78,7 +78,7 @@ pub(in super::super) const SHARED_BY_INSTANCES: FindingCode = FindingCode::error
     "SY813",
     "two instances share what each must have alone",
     "The second one does not start, or both give out the same addresses.",
-    "Give each instance its own paths.state, paths.run, admin.listen and network.bridge.",
+    "Give each instance its own paths.state, paths.run, admin.listen, network.bridge and network.pods.",
 );
 pub(in super::super) const OTHER_VERSION: FindingCode = FindingCode::note(
     "SY814",

@@ -289,6 +289,15 @@ fn instances_that_share_something() {
         assert!(found[0].found.contains(key), "{found:?}");
     }
     assert!(!found[0].found.contains("paths.run"), "{found:?}");
+    let with_pods = "[paths]\nstate = \"/srv/state\"\nrun = \"/srv/run\"\n[admin]\nlisten = \"127.0.0.1:9641\"\n\
+                     [network.bridge]\nname = \"other0\"\nsubnets = [\"10.99.0.0/16\"]\n[cri]\nnetwork = \"bridge\"";
+    check(second(with_pods), &[]);
+    let both = |node: &mut TestNode| {
+        second(with_pods)(node);
+        node.config("[cri]\nnetwork = \"bridge\"");
+    };
+    let found = check(both, &["SY813 error"]);
+    assert!(found[0].found.contains("network.pods.name"), "{found:?}");
 }
 
 #[test]
