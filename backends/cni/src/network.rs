@@ -11,6 +11,7 @@ use crate::attachment::Attachment;
 use crate::conf::{NetworkList, PluginConf, type_of};
 use crate::error::Error;
 use crate::journal;
+use crate::loopback;
 use crate::plugin::{Call, Plugins};
 use crate::result::CniResult;
 use crate::verb::Verb;
@@ -46,13 +47,19 @@ impl Network {
         &self.list
     }
 
-    /// Checks that all plugins of the chain are installed; for readiness reports. Blocks on the file system, and on one
-    /// that hangs for ever.
+    /// The plugins that are run, in the order of ADD: all but `loopback`.
+    fn programs(&self) -> impl DoubleEndedIterator<Item = &PluginConf> {
+        let plugins = self.list.plugins.iter();
+        plugins.filter(|plugin| !loopback::is_loopback(plugin))
+    }
+
+    /// Checks that all plugins of the chain that are run are installed; for readiness reports. Blocks on the file system,
+    /// and on one that hangs for ever.
     ///
     /// # Errors
     /// [`Error::PluginNotFound`].
     pub fn check_installed(&self) -> Result<(), Error> {
-        for plugin in &self.list.plugins {
+        for plugin in self.programs() {
             self.plugins.find(&self.list.name, type_of(plugin))?;
             // The IPAM plugin is run by the plugin itself.
             if let Some(ipam) = plugin
@@ -66,7 +73,8 @@ impl Network {
         Ok(())
     }
 
-    /// Attaches a container: ADD of each plugin in order, each given the result of the one before.
+    /// Attaches a container: ADD of each plugin in order, each given the result of the one before. The loopback device of
+    /// its namespace is up already, so that `loopback` is not run.
     ///
     /// If one fails, DEL of the whole chain follows before this returns. Not idempotent: an attachment has to
     /// be detached before it is made again. Cancel safety: none; dropping the future kills the running
@@ -123,13 +131,19 @@ impl Network {
     ) -> Result<(), Error> {
         for plugin in &self.list.plugins {
             let previous = made.as_ref().map(|result| &result.raw);
-            let output = self.call(plugin, Verb::Add, attachment, previous).await?;
-            reach(CrashPoint::PluginAdded);
-            let parsed = CniResult::parse(&output, self.list.cni_version).map_err(|source| {
-                Error::Result {
-                    plugin: type_of(plugin).to_owned(),
-                    source,
+            let version = self.list.cni_version;
+            let parsed = match (loopback::is_loopback(plugin), previous) {
+                (true, Some(_)) => continue,
+                (true, None) => CniResult::from_value(loopback::result(attachment), version),
+                (false, previous) => {
+                    let output = self.call(plugin, Verb::Add, attachment, previous).await?;
+                    reach(CrashPoint::PluginAdded);
+                    CniResult::parse(&output, version)
                 }
+            };
+            let parsed = parsed.map_err(|source| Error::Result {
+                plugin: type_of(plugin).to_owned(),
+                source,
             })?;
             let result = &made.insert(parsed).raw;
             // After each plugin: after a kill, DEL gets the result of the last one that has run.
@@ -184,7 +198,7 @@ impl Network {
         if self.list.disable_check {
             return Ok(CheckOutcome::Disabled);
         }
-        for plugin in &self.list.plugins {
+        for plugin in self.programs() {
             self.call(plugin, Verb::Check, attachment, Some(&result.raw))
                 .await?;
         }
@@ -211,7 +225,7 @@ impl Network {
             .filter(|_| self.list.cni_version.has_check())
             .map(|result| &result.raw);
         let mut first = Ok(());
-        for plugin in self.list.plugins.iter().rev() {
+        for plugin in self.programs().rev() {
             match self.call(plugin, Verb::Del, attachment, previous).await {
                 Ok(_) => {}
                 // By the specification no cleanup is needed then.
