@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 
 use crate::big::BigSize;
+use crate::bridge_driver::BridgeDriver;
 use crate::crowd::CrowdSize;
 use crate::far::FarSize;
 use crate::swarm::SwarmSize;
@@ -162,6 +163,9 @@ pub(crate) struct Args {
     /// Concurrent tasks, for the memory of each
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) tasks_running: u32,
+    /// What attaches our tasks of Nomad and Swarm to the gateway's own bridge; the bare containers beside them have plugins
+    #[arg(long, value_name = "DRIVER", value_enum, default_value_t = BridgeDriver::Cni)]
+    pub(crate) bridge_driver: BridgeDriver,
     /// Attachments of each side
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) attachments: u32,
@@ -278,6 +282,7 @@ impl Args {
             bursts: self.task_bursts,
             burst: self.task_burst,
             running: self.tasks_running,
+            driver: self.bridge_driver,
         }
     }
 
@@ -289,6 +294,7 @@ impl Args {
             joins: self.swarm_joins,
             services: self.swarm_services,
             running: self.swarm_running,
+            driver: self.bridge_driver,
         }
     }
 

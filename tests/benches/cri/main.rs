@@ -10,6 +10,7 @@
 mod args;
 mod big;
 mod breakdown;
+mod bridge_driver;
 mod c_program;
 mod crowd;
 mod crun;
@@ -92,7 +93,7 @@ async fn until_told_to_stop(args: &Args) -> Result<(), Failure> {
 }
 
 async fn measure(args: &Args) -> Result<(), Failure> {
-    let mut stand = TestBed::start(args.breakdown).await?;
+    let mut stand = TestBed::start(args.breakdown, args.bridge_driver).await?;
     let mut report = Report::new(&stand)?;
     // What was measured before something failed is worth its time.
     let mut result = measure_parts(args, &mut stand, &mut report).await;
