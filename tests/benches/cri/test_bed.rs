@@ -15,7 +15,6 @@ use switchyard_tests::prereq::{self, CNI_BIN_DIR};
 use switchyard_tests::registry::Registry;
 use switchyard_tests::root::PrivateRoot;
 
-use crate::bridge_driver::BridgeDriver;
 use crate::failure::Failure;
 use crate::footprint::RUNC;
 use crate::pair::Pair;
@@ -74,8 +73,8 @@ pub(crate) struct Containerd {
 
 impl TestBed {
     /// Starts everything and lets both sides pull the image. If it is to be `timed`, calls of containerd and
-    /// runs of programs are counted. Our daemon has this driver of its own bridge.
-    pub(crate) async fn start(timed: bool, driver: BridgeDriver) -> Result<Self, Failure> {
+    /// runs of programs are counted. Our daemon has these settings as well, all of `[network.bridge]`.
+    pub(crate) async fn start(timed: bool, of_bridge: &str) -> Result<Self, Failure> {
         let root = PrivateRoot::new();
         let timed = if timed {
             let make = |name: &str| TimedPrograms::make(root.path().join(name));
@@ -117,7 +116,7 @@ impl TestBed {
                 ours.plugins()
             ));
         }
-        settings.push_str(&driver.settings());
+        settings.push_str(of_bridge);
         let daemon = Daemon::start(&root, &settings);
         let mut ours = Side::connect("Switchyard", &root.cri_socket(), OUR_NAMESPACE, core).await?;
         ours.wait_ready().await?;
