@@ -136,7 +136,9 @@ impl Network {
                 (true, Some(_)) => continue,
                 (true, None) => CniResult::from_value(loopback::result(attachment), version),
                 (false, previous) => {
-                    let output = self.call(plugin, Verb::Add, attachment, previous).await?;
+                    let output = self
+                        .call(plugin, Verb::Add, Some(attachment), previous)
+                        .await?;
                     reach(CrashPoint::PluginAdded);
                     CniResult::parse(&output, version)
                 }
@@ -199,7 +201,7 @@ impl Network {
             return Ok(CheckOutcome::Disabled);
         }
         for plugin in self.programs() {
-            self.call(plugin, Verb::Check, attachment, Some(&result.raw))
+            self.call(plugin, Verb::Check, Some(attachment), Some(&result.raw))
                 .await?;
         }
         Ok(CheckOutcome::Passed)
@@ -226,10 +228,13 @@ impl Network {
             .map(|result| &result.raw);
         let mut first = Ok(());
         for plugin in self.programs().rev() {
-            match self.call(plugin, Verb::Del, attachment, previous).await {
+            match self
+                .call(plugin, Verb::Del, Some(attachment), previous)
+                .await
+            {
                 Ok(_) => {}
                 // By the specification no cleanup is needed then.
-                Err(error) if error.is_unknown_container() => {}
+                Err(error) if error.is_no_failure_of(Verb::Del) => {}
                 Err(error) if first.is_ok() => first = Err(error),
                 Err(error) => {
                     tracing::warn!(%error, sandbox = attachment.container_id, "another plugin failed on DEL")
@@ -240,11 +245,31 @@ impl Network {
         first
     }
 
+    /// Asks each plugin whether ADD can succeed, until one says that it cannot. One that does not have STATUS says nothing.
+    ///
+    /// Cancel safety: dropping the future kills the running plugin; STATUS changes nothing.
+    ///
+    /// # Errors
+    /// The error of the first plugin that refused, or why it could not be run.
+    pub async fn status(&self) -> Result<(), Error> {
+        if !self.list.cni_version.has_status() {
+            return Ok(());
+        }
+        for plugin in self.programs() {
+            match self.call(plugin, Verb::Status, None, None).await {
+                Ok(_) => {}
+                Err(error) if error.is_no_failure_of(Verb::Status) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     async fn call(
         &self,
         plugin: &PluginConf,
         verb: Verb,
-        attachment: &Attachment,
+        attachment: Option<&Attachment>,
         previous: Option<&Value>,
     ) -> Result<Vec<u8>, Error> {
         let config = self.request(plugin, attachment, previous);
@@ -264,7 +289,7 @@ impl Network {
     fn request(
         &self,
         plugin: &PluginConf,
-        attachment: &Attachment,
+        attachment: Option<&Attachment>,
         previous: Option<&Value>,
     ) -> Value {
         let is_runtime_key =
@@ -280,7 +305,8 @@ impl Network {
                 request.insert(key.clone(), value.clone());
             }
         }
-        let capabilities = attachment.capabilities.to_map();
+        let capabilities = attachment.map(|attachment| attachment.capabilities.to_map());
+        let capabilities = capabilities.unwrap_or_default();
         if let Some(ips) = capabilities.get("ips") {
             // The convention for plugins that do not declare the capability; configurations seldom do.
             let args = object_in(&mut request, "args");

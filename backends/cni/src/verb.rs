@@ -11,6 +11,8 @@ pub enum Verb {
     Check,
     /// Detach.
     Del,
+    /// Say whether ADD can succeed. Of no attachment.
+    Status,
 }
 
 impl Verb {
@@ -21,6 +23,7 @@ impl Verb {
             Self::Add => "ADD",
             Self::Check => "CHECK",
             Self::Del => "DEL",
+            Self::Status => "STATUS",
         }
     }
 }
