@@ -1,8 +1,10 @@
 //! Sandboxes: created, stopped, started again and removed.
 //!
 //! Order of creation: the container object (the intent), then concurrently files with `/dev/shm` and
-//! namespaces with the network, then `/etc/hosts` and the infra process, then the phase `ready` in the
-//! record. Whichever step fails, [`Sandboxes::destroy_sandbox`] undoes all of them from the id alone.
+//! namespaces, in which the network is attached while the infra process starts, then `/etc/hosts`, then the
+//! phase `ready` in the record. The infra process of a runtime that makes a sandbox of a container (Kata) starts
+//! behind all that, since the runtime takes over the network that it finds. Whichever step fails,
+//! [`Sandboxes::destroy_sandbox`] undoes all of them from the id alone.
 //!
 //! Longer than 500 lines because the lifecycle of a sandbox, with its undo, is one sequence.
 
@@ -26,11 +28,12 @@ use crate::base::crash_points::CrashPoint;
 use crate::base::disks::tolerate_unwritable_disk;
 use crate::base::error::from_namespaces;
 use crate::base::fs::{create_private_dir, remove_tree};
+use crate::base::layout::SandboxDirs;
 use crate::cgroups::Cgroups;
 use crate::cleanup::CleanupQueue;
 use crate::client::{Client, QUICK, SPEC_TYPE, call, ignore_not_found, json_any};
 use crate::context::Context;
-use crate::network::Network;
+use crate::network::{Network, PlannedAttachment};
 use crate::node::{Node, userns};
 use crate::processes::Processes;
 use crate::record::{
@@ -220,35 +223,71 @@ impl Sandboxes {
                 }
             }
         };
+        let needs_network = self.context.runtime(&spec.handler)?.sandbox == SandboxKind::Container;
+        let made = &*entry;
         let connected = async {
             // Writing the CNI journal and creating the namespaces overlap; both must be done before the first
             // plugin runs.
             let (pinned, planned) =
                 tokio::join!(step("create_namespaces", pin), step("plan_network", plan));
             pinned?;
-            let Some(planned) = planned? else {
-                return join_netns(spec).await;
-            };
-            let attached = self.network.attach(id, &planned, &dirs, &wanted_ips);
-            let ips = step("attach_network", attached).await?;
-            self.context.faults.reach(CrashPoint::SandboxAttached)?;
-            set_for_interfaces(spec, dirs.pins.join(Ns::Net.file_name()), ips).await
+            let attached = self.connect(id, spec, planned?, &dirs, &wanted_ips);
+            let early = record.infra && !needs_network;
+            let infra = self.start_infra_if(early, id, spec, made);
+            let (ips, infra) = tokio::join!(attached, infra);
+            Ok::<_, Error>((ips?, infra?))
         };
         create_private_dir(&dirs.state).await?;
         // Both run to their end even if one fails, so that the rollback does not race with either.
         let (filed, connected) = tokio::join!(step("write_files", files), connected);
-        entry.record.ips = connected?;
+        let (ips, early) = connected?;
+        entry.record.ips = ips;
         filed?;
         self.write_address_files(id, spec, entry).await?;
         self.context.faults.reach(CrashPoint::SandboxHosts)?;
         entry.label_files(&self.context.host).await?;
-        if entry.record.infra {
-            let pid = step("start_infra_container", self.start_infra(id, spec, entry)).await?;
+        let late = record.infra && needs_network;
+        let late = self.start_infra_if(late, id, spec, entry).await?;
+        if let Some(pid) = early.or(late) {
             entry.lifecycle = entry.lifecycle.after(SandboxChange::InfraStarted(pid));
         }
         let recorded = self.record_sandbox(id, &entry.record, SandboxPhase::Ready);
         step("write_record", recorded).await?;
         self.context.faults.reach(CrashPoint::SandboxMarked)
+    }
+
+    /// Attaches a sandbox, whose namespaces are there, to its network as planned; returns its addresses.
+    async fn connect(
+        &self,
+        id: SandboxId,
+        spec: &SandboxSpec,
+        planned: Option<PlannedAttachment>,
+        dirs: &SandboxDirs,
+        wanted: &[IpAddr],
+    ) -> Result<Vec<IpAddr>> {
+        let Some(planned) = planned else {
+            return join_netns(spec).await;
+        };
+        let attached = self.network.attach(id, &planned, dirs, wanted);
+        let ips = step("attach_network", attached).await?;
+        self.context.faults.reach(CrashPoint::SandboxAttached)?;
+        set_for_interfaces(spec, dirs.pins.join(Ns::Net.file_name()), ips).await
+    }
+
+    /// Starts the infra process of a sandbox if `is_due`; returns its process id.
+    async fn start_infra_if(
+        &self,
+        is_due: bool,
+        id: SandboxId,
+        spec: &SandboxSpec,
+        entry: &SandboxEntry,
+    ) -> Result<Option<u32>> {
+        if !is_due {
+            return Ok(None);
+        }
+        // Boxed: what waits for the network beside it is large.
+        let started = Box::pin(self.start_infra(id, spec, entry));
+        step("start_infra_container", started).await.map(Some)
     }
 
     /// Writes the files that depend on the sandbox's addresses, which are in its record.
