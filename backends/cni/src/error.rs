@@ -397,13 +397,13 @@ impl Error {
         self.code() == Some(CODE_UNKNOWN_CONTAINER)
     }
 
-    /// Returns whether this is no failure of a command: DEL of a container that the plugin does not know, and STATUS of a
-    /// plugin that does not have it.
+    /// Returns whether this is no failure of a command: DEL of a container that the plugin does not know, and STATUS or GC
+    /// of a plugin that does not have it.
     #[must_use]
     pub fn is_no_failure_of(&self, verb: Verb) -> bool {
         match verb {
             Verb::Del => self.is_unknown_container(),
-            Verb::Status => self.code() == Some(CODE_ENVIRONMENT),
+            Verb::Status | Verb::Gc => self.code() == Some(CODE_ENVIRONMENT),
             Verb::Add | Verb::Check => false,
         }
     }

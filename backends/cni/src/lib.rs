@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! ConfDir ──load──> NetworkList ─┐
-//!                                ├─> Network ──add/check/del/status──> plugin, plugin, …   (one process each, in a chain)
+//!                                ├─> Network ──add/check/del/status/gc──> plugin, plugin, …   (one process each, in a chain)
 //! Plugins (bin dirs, limits) ────┘      │
 //!                                └─save, add_saved──> journal file ──del_saved──> the same chain, after any crash
 //! ```

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use switchyard_crash_points::{CrashPoint, reach};
 use tokio::time::{Instant, timeout};
 
@@ -15,6 +15,11 @@ use crate::loopback;
 use crate::plugin::{Call, Plugins};
 use crate::result::CniResult;
 use crate::verb::Verb;
+
+/// The key of the result of the plugin before, or of ADD.
+const PREVIOUS_RESULT: &str = "prevResult";
+/// The key of the attachments that GC leaves alone.
+const VALID_ATTACHMENTS: &str = "cni.dev/valid-attachments";
 
 /// A network that containers can be attached to. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -136,6 +141,7 @@ impl Network {
                 (true, Some(_)) => continue,
                 (true, None) => CniResult::from_value(loopback::result(attachment), version),
                 (false, previous) => {
+                    let previous = previous.map(|result| (PREVIOUS_RESULT, result));
                     let output = self
                         .call(plugin, Verb::Add, Some(attachment), previous)
                         .await?;
@@ -201,7 +207,8 @@ impl Network {
             return Ok(CheckOutcome::Disabled);
         }
         for plugin in self.programs() {
-            self.call(plugin, Verb::Check, Some(attachment), Some(&result.raw))
+            let made = Some((PREVIOUS_RESULT, &result.raw));
+            self.call(plugin, Verb::Check, Some(attachment), made)
                 .await?;
         }
         Ok(CheckOutcome::Passed)
@@ -225,7 +232,7 @@ impl Network {
         attachment.check()?;
         let previous = result
             .filter(|_| self.list.cni_version.has_check())
-            .map(|result| &result.raw);
+            .map(|result| (PREVIOUS_RESULT, &result.raw));
         let mut first = Ok(());
         for plugin in self.programs().rev() {
             match self
@@ -265,14 +272,47 @@ impl Network {
         Ok(())
     }
 
+    /// Runs GC of each plugin: it removes what it still has of attachments to this network that are not among `valid`, by the
+    /// ids of their containers and the names of their interfaces. Every plugin is run, also after one failed. Does nothing if
+    /// the version has no GC or the configuration disables it; a plugin that does not have it is passed over.
+    ///
+    /// The caller sees to it that no ADD or DEL of the network runs meanwhile, and that `valid` has all attachments of whoever
+    /// uses a network of this name on the node. Cancel safety: dropping the future kills the running plugin; call it again.
+    ///
+    /// # Errors
+    /// The first failure; then something may be left.
+    pub async fn gc(&self, valid: &[(String, String)]) -> Result<(), Error> {
+        if !self.list.cni_version.has_status() || self.list.disable_gc {
+            return Ok(());
+        }
+        let valid: Value = valid
+            .iter()
+            .map(|(id, ifname)| json!({ "containerID": id, "ifname": ifname }))
+            .collect();
+        let mut first = Ok(());
+        for plugin in self.programs() {
+            let added = Some((VALID_ATTACHMENTS, &valid));
+            match self.call(plugin, Verb::Gc, None, added).await {
+                Ok(_) => {}
+                Err(error) if error.is_no_failure_of(Verb::Gc) => {}
+                Err(error) if first.is_ok() => first = Err(error),
+                Err(error) => {
+                    tracing::warn!(%error, network = self.list.name, "another plugin failed on GC")
+                }
+            }
+        }
+        first
+    }
+
+    /// Runs a plugin. `added` is a key that the command adds to the configuration.
     async fn call(
         &self,
         plugin: &PluginConf,
         verb: Verb,
         attachment: Option<&Attachment>,
-        previous: Option<&Value>,
+        added: Option<(&str, &Value)>,
     ) -> Result<Vec<u8>, Error> {
-        let config = self.request(plugin, attachment, previous);
+        let config = self.request(plugin, attachment, added);
         let config = config.to_string();
         let call = Call {
             plugin: type_of(plugin),
@@ -290,10 +330,11 @@ impl Network {
         &self,
         plugin: &PluginConf,
         attachment: Option<&Attachment>,
-        previous: Option<&Value>,
+        added: Option<(&str, &Value)>,
     ) -> Value {
-        let is_runtime_key =
-            |key: &str| matches!(key, "capabilities" | "prevResult") || key.starts_with("cni.dev/");
+        let is_runtime_key = |key: &str| {
+            matches!(key, "capabilities" | PREVIOUS_RESULT) || key.starts_with("cni.dev/")
+        };
         let mut request = Map::new();
         request.insert(
             "cniVersion".to_owned(),
@@ -323,8 +364,8 @@ impl Network {
         if !runtime_config.is_empty() {
             request.insert("runtimeConfig".to_owned(), Value::Object(runtime_config));
         }
-        if let Some(previous) = previous {
-            request.insert("prevResult".to_owned(), previous.clone());
+        if let Some((key, value)) = added {
+            request.insert(key.to_owned(), value.clone());
         }
         Value::Object(request)
     }

@@ -13,6 +13,8 @@ pub enum Verb {
     Del,
     /// Say whether ADD can succeed. Of no attachment.
     Status,
+    /// Remove what is left of attachments other than those that are named. Of no attachment.
+    Gc,
 }
 
 impl Verb {
@@ -24,6 +26,7 @@ impl Verb {
             Self::Check => "CHECK",
             Self::Del => "DEL",
             Self::Status => "STATUS",
+            Self::Gc => "GC",
         }
     }
 }

@@ -53,7 +53,7 @@ impl SpecVersion {
         self >= Self::V0_4_0
     }
 
-    /// Returns whether STATUS exists.
+    /// Returns whether STATUS and GC exist.
     #[must_use]
     pub fn has_status(self) -> bool {
         self >= Self::V1_1_0

@@ -17,6 +17,7 @@ use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_linux::process::ProcessId;
 use switchyard_namespaces::{self as namespaces, Ns};
 use switchyard_network::driver::AttachRequest;
+use tokio::sync::RwLock;
 
 use crate::base::error::{from_cni, from_namespaces};
 use crate::base::fs::blocking;
@@ -26,6 +27,7 @@ use crate::context::Context;
 pub(crate) mod bridge;
 pub(crate) mod cluster_bridges;
 mod forwarding;
+mod garbage;
 mod journal;
 pub(crate) mod kept_ports;
 pub(crate) mod listeners;
@@ -71,6 +73,8 @@ pub(crate) struct Network {
     /// The node's own networks.
     pub(crate) of_node: NodeNetworks,
     pub(crate) plugins: cni::Plugins,
+    /// Shared by the runs of plugins for attachments; GC has it alone.
+    pub(crate) plugin_turn: RwLock<()>,
     /// The gateway's own bridge network.
     pub(crate) bridge: BridgeNetwork,
     /// The same bridge, as far as the daemon attaches sandboxes to it itself.
@@ -217,6 +221,7 @@ impl Network {
     ) -> Result<Vec<IpAddr>> {
         let network = cni::Network::new(Arc::clone(list), self.plugins.clone());
         let added = async {
+            let _not_beside_gc = self.plugin_turn.read().await;
             network
                 .add_saved(journal, attachment)
                 .await
@@ -298,6 +303,7 @@ impl Network {
             tracing::debug!(sandbox = %id, error = error.report(), "IPv6 that a sandbox has disabled cannot be enabled for the plugins");
         }
         let deleted = async {
+            let _not_beside_gc = self.plugin_turn.read().await;
             cni::del_saved(journal, &self.plugins, netns)
                 .await
                 .map_err(from_cni)

@@ -11,7 +11,7 @@ use switchyard_core::backend::BackendObserver;
 use switchyard_core::blocking_pool::{self, BlockingPool, OwnerPools};
 use switchyard_core::{Result, threads};
 use switchyard_logkeeper as logkeeper;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, RwLock, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -415,6 +415,7 @@ impl Handles {
             context: Arc::clone(&self.context),
             of_node: NodeNetworks::new(&settings.conf_dir, plugins()),
             plugins: plugins(),
+            plugin_turn: RwLock::default(),
             bridge,
             native: Arc::new(native),
             cluster_bridges: Arc::new(ClusterBridges::new(

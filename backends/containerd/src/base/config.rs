@@ -119,6 +119,8 @@ pub struct NetworkConfig {
     pub bin_dirs: Vec<PathBuf>,
     /// Limit for one plugin, in seconds.
     pub plugin_timeout_seconds: u64,
+    /// True if plugins of CNI 1.1 are asked at each start to remove what is left of attachments that are not the daemon's.
+    pub gc: bool,
     /// Policy for a pod with a host port on which a program of the node listens.
     pub port_conflict: PortConflictPolicy,
     /// The DNS servers of containers with another network than the node's whose client names none; empty for those of
@@ -393,6 +395,7 @@ impl Default for NetworkConfig {
             conf_dir: "/etc/cni/net.d".into(),
             bin_dirs: CNI_BIN_DIRS.map(PathBuf::from).into(),
             plugin_timeout_seconds: 60,
+            gc: false,
             port_conflict: PortConflictPolicy::default(),
             dns: Vec::new(),
             bridge: BridgeConfig::default(),

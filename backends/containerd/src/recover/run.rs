@@ -188,6 +188,7 @@ impl Recovery {
             recovery.network.native.sweep().await;
             recovery.clear_garbage(garbage, &known).await;
             reach(CrashPoint::RecoveryDebris);
+            recovery.network.collect_garbage().await;
         });
         self.execs.predecessor_fifos.close();
         self.recovered.cancel();
