@@ -13,6 +13,7 @@ pub(crate) mod logs;
 mod mounts;
 mod network;
 mod pid_namespaces;
+mod plugin_commands;
 mod pods;
 mod programs;
 pub(crate) mod python_client;
