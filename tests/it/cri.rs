@@ -19,6 +19,7 @@ mod programs;
 pub(crate) mod python_client;
 mod recovery;
 mod retries;
+mod stops;
 mod streaming;
 mod user_namespaces;
 mod v1alpha2;

@@ -24,6 +24,7 @@ use crate::base::fs::blocking;
 use crate::base::layout::SandboxDirs;
 use crate::context::Context;
 
+mod behind;
 pub(crate) mod bridge;
 pub(crate) mod cluster_bridges;
 mod forwarding;

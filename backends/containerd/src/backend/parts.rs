@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use switchyard_cgroup as cgroup;
 use switchyard_core::backend::BackendObserver;
 use switchyard_core::blocking_pool::{self, BlockingPool, OwnerPools};
+use switchyard_core::keyed_lock::KeyedLock;
 use switchyard_core::{Result, threads};
 use switchyard_logkeeper as logkeeper;
 use tokio::sync::{Notify, RwLock, Semaphore};
@@ -370,6 +371,8 @@ impl Handles {
             node: Arc::clone(&node),
             host_files: HostFiles::new(),
             cleanup: Arc::clone(&self.cleanup),
+            tracker: self.tracker.clone(),
+            releases: KeyedLock::default(),
         });
         Ok(LowerParts {
             cgroups,
