@@ -226,6 +226,7 @@ async fn sandbox_whose_journal_stayed_on_a_read_only_disk_can_be_started() {
         .stop_sandbox(id)
         .await
         .expect("it can be stopped");
+    undo.backend.wait_network_released(id).await;
     drop(disk);
     assert!(
         files.join("cni.json").exists(),
@@ -316,8 +317,13 @@ async fn failed_sandbox_stop_and_removal_can_be_retried() {
         let begun = undo.backend.begin_removal(id).await;
         let stopped = undo.backend.stop_sandbox(id).await;
         let removed = undo.backend.remove_sandbox(id).await;
+        // What fails behind the answer to the stop is done again, by whoever comes first.
+        let is_behind = matches!(
+            step,
+            CrashPoint::SandboxDetached | CrashPoint::SandboxUnpinned
+        );
         assert!(
-            begun.is_err() || stopped.is_err() || removed.is_err(),
+            is_behind || begun.is_err() || stopped.is_err() || removed.is_err(),
             "{step:?}"
         );
         undo.assert_reached(step);

@@ -42,6 +42,8 @@ pub struct NetworkList {
     pub cni_version: SpecVersion,
     /// True if CHECK must not be called.
     pub disable_check: bool,
+    /// True if GC must not be called.
+    pub disable_gc: bool,
     /// The plugins, in the order of ADD. Each has a `type` that is a plain file name.
     pub plugins: Vec<PluginConf>,
     /// The file it was read from.
@@ -377,6 +379,7 @@ impl NetworkList {
             name: name.to_owned(),
             cni_version: version(map)?,
             disable_check: flag(map, "disableCheck")?,
+            disable_gc: flag(map, "disableGC")?,
             plugins,
             source: source.to_owned(),
             raw: raw.to_owned(),
@@ -392,7 +395,7 @@ impl NetworkList {
     }
 
     /// The list as one self-contained document, whichever files it came from; [`NetworkList::parse`] reads it
-    /// back.
+    /// back, but for whether GC may be called, which is not about an attachment.
     #[must_use]
     pub fn to_document(&self) -> Value {
         json!({

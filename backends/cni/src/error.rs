@@ -13,6 +13,8 @@ use crate::verb::Verb;
 const CODE_TRY_AGAIN: u64 = 11;
 /// The error code for a container that the plugin does not know, so that no cleanup is needed.
 const CODE_UNKNOWN_CONTAINER: u64 = 3;
+/// The error code for an environment that the plugin does not take, as a command that it does not have.
+const CODE_ENVIRONMENT: u64 = 4;
 /// Maximum number of unusable files that an error names.
 const SKIPPED_SHOWN: usize = 10;
 
@@ -391,9 +393,19 @@ impl Error {
     }
 
     /// Returns whether a plugin reported that there is nothing to detach.
-    #[must_use]
-    pub fn is_unknown_container(&self) -> bool {
+    fn is_unknown_container(&self) -> bool {
         self.code() == Some(CODE_UNKNOWN_CONTAINER)
+    }
+
+    /// Returns whether this is no failure of a command: DEL of a container that the plugin does not know, and STATUS or GC
+    /// of a plugin that does not have it.
+    #[must_use]
+    pub fn is_no_failure_of(&self, verb: Verb) -> bool {
+        match verb {
+            Verb::Del => self.is_unknown_container(),
+            Verb::Status | Verb::Gc => self.code() == Some(CODE_ENVIRONMENT),
+            Verb::Add | Verb::Check => false,
+        }
     }
 
     /// The error code with which a plugin refused a command, also if that made an attachment fail. `None` if the reason

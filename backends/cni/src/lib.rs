@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! ConfDir ──load──> NetworkList ─┐
-//!                                ├─> Network ──add/check/del──> plugin, plugin, …   (one process each, in a chain)
+//!                                ├─> Network ──add/check/del/status/gc──> plugin, plugin, …   (one process each, in a chain)
 //! Plugins (bin dirs, limits) ────┘      │
 //!                                └─save, add_saved──> journal file ──del_saved──> the same chain, after any crash
 //! ```
@@ -16,6 +16,7 @@
 //! Invariants:
 //! - Every plugin process has a deadline, bounded output and a process group of its own, and is reaped.
 //! - Plugins are looked up and started on threads that may hang, a bounded number of them, and within that deadline.
+//! - The plugin `loopback` is never run: the caller brings up the loopback device of a namespace before it attaches it.
 //! - A failed `add` has been followed by a `del` of the whole chain, or says why not.
 //! - A journal file is enough for `del`, however the configuration directory has changed.
 //! - Operations on one container must not overlap (the specification's rule); the caller sees to that.
@@ -28,6 +29,7 @@ pub mod fuzzing;
 mod host_local;
 mod journal;
 mod journalled;
+mod loopback;
 mod network;
 mod plugin;
 mod result;

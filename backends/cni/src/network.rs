@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use switchyard_crash_points::{CrashPoint, reach};
 use tokio::time::{Instant, timeout};
 
@@ -11,9 +11,15 @@ use crate::attachment::Attachment;
 use crate::conf::{NetworkList, PluginConf, type_of};
 use crate::error::Error;
 use crate::journal;
+use crate::loopback;
 use crate::plugin::{Call, Plugins};
 use crate::result::CniResult;
 use crate::verb::Verb;
+
+/// The key of the result of the plugin before, or of ADD.
+const PREVIOUS_RESULT: &str = "prevResult";
+/// The key of the attachments that GC leaves alone.
+const VALID_ATTACHMENTS: &str = "cni.dev/valid-attachments";
 
 /// A network that containers can be attached to. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -46,13 +52,19 @@ impl Network {
         &self.list
     }
 
-    /// Checks that all plugins of the chain are installed; for readiness reports. Blocks on the file system, and on one
-    /// that hangs for ever.
+    /// The plugins that are run, in the order of ADD: all but `loopback`.
+    fn programs(&self) -> impl DoubleEndedIterator<Item = &PluginConf> {
+        let plugins = self.list.plugins.iter();
+        plugins.filter(|plugin| !loopback::is_loopback(plugin))
+    }
+
+    /// Checks that all plugins of the chain that are run are installed; for readiness reports. Blocks on the file system,
+    /// and on one that hangs for ever.
     ///
     /// # Errors
     /// [`Error::PluginNotFound`].
     pub fn check_installed(&self) -> Result<(), Error> {
-        for plugin in &self.list.plugins {
+        for plugin in self.programs() {
             self.plugins.find(&self.list.name, type_of(plugin))?;
             // The IPAM plugin is run by the plugin itself.
             if let Some(ipam) = plugin
@@ -66,7 +78,8 @@ impl Network {
         Ok(())
     }
 
-    /// Attaches a container: ADD of each plugin in order, each given the result of the one before.
+    /// Attaches a container: ADD of each plugin in order, each given the result of the one before. The loopback device of
+    /// its namespace is up already, so that `loopback` is not run.
     ///
     /// If one fails, DEL of the whole chain follows before this returns. Not idempotent: an attachment has to
     /// be detached before it is made again. Cancel safety: none; dropping the future kills the running
@@ -123,13 +136,22 @@ impl Network {
     ) -> Result<(), Error> {
         for plugin in &self.list.plugins {
             let previous = made.as_ref().map(|result| &result.raw);
-            let output = self.call(plugin, Verb::Add, attachment, previous).await?;
-            reach(CrashPoint::PluginAdded);
-            let parsed = CniResult::parse(&output, self.list.cni_version).map_err(|source| {
-                Error::Result {
-                    plugin: type_of(plugin).to_owned(),
-                    source,
+            let version = self.list.cni_version;
+            let parsed = match (loopback::is_loopback(plugin), previous) {
+                (true, Some(_)) => continue,
+                (true, None) => CniResult::from_value(loopback::result(attachment), version),
+                (false, previous) => {
+                    let previous = previous.map(|result| (PREVIOUS_RESULT, result));
+                    let output = self
+                        .call(plugin, Verb::Add, Some(attachment), previous)
+                        .await?;
+                    reach(CrashPoint::PluginAdded);
+                    CniResult::parse(&output, version)
                 }
+            };
+            let parsed = parsed.map_err(|source| Error::Result {
+                plugin: type_of(plugin).to_owned(),
+                source,
             })?;
             let result = &made.insert(parsed).raw;
             // After each plugin: after a kill, DEL gets the result of the last one that has run.
@@ -184,8 +206,9 @@ impl Network {
         if self.list.disable_check {
             return Ok(CheckOutcome::Disabled);
         }
-        for plugin in &self.list.plugins {
-            self.call(plugin, Verb::Check, attachment, Some(&result.raw))
+        for plugin in self.programs() {
+            let made = Some((PREVIOUS_RESULT, &result.raw));
+            self.call(plugin, Verb::Check, Some(attachment), made)
                 .await?;
         }
         Ok(CheckOutcome::Passed)
@@ -209,13 +232,16 @@ impl Network {
         attachment.check()?;
         let previous = result
             .filter(|_| self.list.cni_version.has_check())
-            .map(|result| &result.raw);
+            .map(|result| (PREVIOUS_RESULT, &result.raw));
         let mut first = Ok(());
-        for plugin in self.list.plugins.iter().rev() {
-            match self.call(plugin, Verb::Del, attachment, previous).await {
+        for plugin in self.programs().rev() {
+            match self
+                .call(plugin, Verb::Del, Some(attachment), previous)
+                .await
+            {
                 Ok(_) => {}
                 // By the specification no cleanup is needed then.
-                Err(error) if error.is_unknown_container() => {}
+                Err(error) if error.is_no_failure_of(Verb::Del) => {}
                 Err(error) if first.is_ok() => first = Err(error),
                 Err(error) => {
                     tracing::warn!(%error, sandbox = attachment.container_id, "another plugin failed on DEL")
@@ -226,14 +252,67 @@ impl Network {
         first
     }
 
+    /// Asks each plugin whether ADD can succeed, until one says that it cannot. One that does not have STATUS says nothing.
+    ///
+    /// Cancel safety: dropping the future kills the running plugin; STATUS changes nothing.
+    ///
+    /// # Errors
+    /// The error of the first plugin that refused, or why it could not be run.
+    pub async fn status(&self) -> Result<(), Error> {
+        if !self.list.cni_version.has_status() {
+            return Ok(());
+        }
+        for plugin in self.programs() {
+            match self.call(plugin, Verb::Status, None, None).await {
+                Ok(_) => {}
+                Err(error) if error.is_no_failure_of(Verb::Status) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs GC of each plugin: it removes what it still has of attachments to this network that are not among `valid`, by the
+    /// ids of their containers and the names of their interfaces. Every plugin is run, also after one failed. Does nothing if
+    /// the version has no GC or the configuration disables it; a plugin that does not have it is passed over.
+    ///
+    /// The caller sees to it that no ADD or DEL of the network runs meanwhile, and that `valid` has all attachments of whoever
+    /// uses a network of this name on the node. Cancel safety: dropping the future kills the running plugin; call it again.
+    ///
+    /// # Errors
+    /// The first failure; then something may be left.
+    pub async fn gc(&self, valid: &[(String, String)]) -> Result<(), Error> {
+        if !self.list.cni_version.has_status() || self.list.disable_gc {
+            return Ok(());
+        }
+        let valid: Value = valid
+            .iter()
+            .map(|(id, ifname)| json!({ "containerID": id, "ifname": ifname }))
+            .collect();
+        let mut first = Ok(());
+        for plugin in self.programs() {
+            let added = Some((VALID_ATTACHMENTS, &valid));
+            match self.call(plugin, Verb::Gc, None, added).await {
+                Ok(_) => {}
+                Err(error) if error.is_no_failure_of(Verb::Gc) => {}
+                Err(error) if first.is_ok() => first = Err(error),
+                Err(error) => {
+                    tracing::warn!(%error, network = self.list.name, "another plugin failed on GC")
+                }
+            }
+        }
+        first
+    }
+
+    /// Runs a plugin. `added` is a key that the command adds to the configuration.
     async fn call(
         &self,
         plugin: &PluginConf,
         verb: Verb,
-        attachment: &Attachment,
-        previous: Option<&Value>,
+        attachment: Option<&Attachment>,
+        added: Option<(&str, &Value)>,
     ) -> Result<Vec<u8>, Error> {
-        let config = self.request(plugin, attachment, previous);
+        let config = self.request(plugin, attachment, added);
         let config = config.to_string();
         let call = Call {
             plugin: type_of(plugin),
@@ -250,11 +329,12 @@ impl Network {
     fn request(
         &self,
         plugin: &PluginConf,
-        attachment: &Attachment,
-        previous: Option<&Value>,
+        attachment: Option<&Attachment>,
+        added: Option<(&str, &Value)>,
     ) -> Value {
-        let is_runtime_key =
-            |key: &str| matches!(key, "capabilities" | "prevResult") || key.starts_with("cni.dev/");
+        let is_runtime_key = |key: &str| {
+            matches!(key, "capabilities" | PREVIOUS_RESULT) || key.starts_with("cni.dev/")
+        };
         let mut request = Map::new();
         request.insert(
             "cniVersion".to_owned(),
@@ -266,7 +346,8 @@ impl Network {
                 request.insert(key.clone(), value.clone());
             }
         }
-        let capabilities = attachment.capabilities.to_map();
+        let capabilities = attachment.map(|attachment| attachment.capabilities.to_map());
+        let capabilities = capabilities.unwrap_or_default();
         if let Some(ips) = capabilities.get("ips") {
             // The convention for plugins that do not declare the capability; configurations seldom do.
             let args = object_in(&mut request, "args");
@@ -283,8 +364,8 @@ impl Network {
         if !runtime_config.is_empty() {
             request.insert("runtimeConfig".to_owned(), Value::Object(runtime_config));
         }
-        if let Some(previous) = previous {
-            request.insert("prevResult".to_owned(), previous.clone());
+        if let Some((key, value)) = added {
+            request.insert(key.to_owned(), value.clone());
         }
         Value::Object(request)
     }

@@ -78,7 +78,8 @@ pub(crate) struct Call<'a> {
     pub(crate) plugin: &'a str,
     pub(crate) network: &'a str,
     pub(crate) verb: Verb,
-    pub(crate) attachment: &'a Attachment,
+    /// `None` for a command about the network as a whole.
+    pub(crate) attachment: Option<&'a Attachment>,
     pub(crate) config: &'a [u8],
 }
 
@@ -307,12 +308,6 @@ impl Plugins {
                 .as_os_str()
                 .to_owned()
         });
-        let netns = call
-            .attachment
-            .netns
-            .clone()
-            .map(PathBuf::into_os_string)
-            .unwrap_or_default();
         let mut command = Command::new(path);
         command
             .env_clear()
@@ -321,13 +316,20 @@ impl Plugins {
                 env::var_os("PATH").unwrap_or_else(|| OsString::from(DEFAULT_PATH)),
             )
             .env("CNI_COMMAND", call.verb.as_str())
-            .env("CNI_CONTAINERID", &call.attachment.container_id)
-            .env("CNI_NETNS", netns)
-            .env("CNI_IFNAME", &call.attachment.ifname)
-            .env("CNI_ARGS", call.attachment.args_text())
             .env("CNI_PATH", dirs)
             .current_dir("/")
             .stdin(Stdio::piped());
+        if let Some(attachment) = call.attachment {
+            let netns = attachment.netns.clone();
+            command
+                .env("CNI_CONTAINERID", &attachment.container_id)
+                .env(
+                    "CNI_NETNS",
+                    netns.map(PathBuf::into_os_string).unwrap_or_default(),
+                )
+                .env("CNI_IFNAME", &attachment.ifname)
+                .env("CNI_ARGS", attachment.args_text());
+        }
         command
     }
 }

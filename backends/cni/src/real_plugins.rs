@@ -27,7 +27,7 @@ const BIN: &str = "/usr/lib/cni";
 /// Runs `test` on a thread with namespaces of its own that stand for a host: what plugins create there ends
 /// with the thread.
 fn on_a_host(test: impl AsyncFnOnce(&Path) + Send) {
-    for plugin in ["bridge", "host-local", "portmap", "bandwidth", "loopback"] {
+    for plugin in ["bridge", "host-local", "portmap", "bandwidth"] {
         let path = Path::new(BIN).join(plugin);
         assert!(
             path.is_file(),
@@ -281,31 +281,5 @@ fn check_passes_until_the_attachment_is_gone() {
         );
         network.del(&pod, Some(&made)).await.unwrap();
         assert!(network.check(&pod, &made).await.is_err());
-    });
-}
-
-#[test]
-fn loopback_comes_up() {
-    on_a_host(async |dir| {
-        let netns = dir.join("pod");
-        new_netns(&netns);
-        let (network, _) = network(
-            &json!({"cniVersion": "1.0.0", "name": "lo", "plugins": [{"type": "loopback"}]}),
-        );
-        let lo = Attachment {
-            ifname: "lo".to_owned(),
-            capabilities: Capabilities::default(),
-            ..attachment("pod1", &netns)
-        };
-        let made = network.add(&lo).await.unwrap();
-        assert!(
-            made.pod_ips("lo").contains(&"127.0.0.1".parse().unwrap()),
-            "{made:?}"
-        );
-        inside(&netns, || {
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        });
-        network.del(&lo, Some(&made)).await.unwrap();
     });
 }

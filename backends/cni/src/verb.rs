@@ -11,6 +11,10 @@ pub enum Verb {
     Check,
     /// Detach.
     Del,
+    /// Say whether ADD can succeed. Of no attachment.
+    Status,
+    /// Remove what is left of attachments other than those that are named. Of no attachment.
+    Gc,
 }
 
 impl Verb {
@@ -21,6 +25,8 @@ impl Verb {
             Self::Add => "ADD",
             Self::Check => "CHECK",
             Self::Del => "DEL",
+            Self::Status => "STATUS",
+            Self::Gc => "GC",
         }
     }
 }

@@ -53,6 +53,12 @@ impl SpecVersion {
         self >= Self::V0_4_0
     }
 
+    /// Returns whether STATUS and GC exist.
+    #[must_use]
+    pub fn has_status(self) -> bool {
+        self >= Self::V1_1_0
+    }
+
     /// Returns whether addresses in results carry their IP version.
     pub(crate) fn marks_ip_version(self) -> bool {
         self < Self::V1_0_0

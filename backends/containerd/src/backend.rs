@@ -152,6 +152,7 @@ impl Backend for Containerd {
     fn locks_in_use(&self) -> Vec<LockInUse> {
         let mut held = self.parts.tasks.table.locks_in_use();
         held.extend(self.parts.shims.pods.locks.in_use("locks of the pod"));
+        held.extend(self.parts.sandboxes.releases.in_use("releases"));
         held
     }
 

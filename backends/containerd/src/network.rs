@@ -16,15 +16,18 @@ use switchyard_core::trace::{Span, traced};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_linux::process::ProcessId;
 use switchyard_namespaces::{self as namespaces, Ns};
+use tokio::sync::RwLock;
 
 use crate::base::error::{from_cni, from_namespaces};
 use crate::base::fs::blocking;
 use crate::base::layout::SandboxDirs;
 use crate::context::Context;
 
+mod behind;
 pub(crate) mod bridge;
 pub(crate) mod cluster_bridges;
 mod forwarding;
+mod garbage;
 mod journal;
 pub(crate) mod kept_ports;
 pub(crate) mod listeners;
@@ -71,6 +74,8 @@ pub(crate) struct Network {
     /// The node's own networks, and the bridge of pods.
     pub(crate) of_node: NodeNetworks,
     pub(crate) plugins: cni::Plugins,
+    /// Shared by the runs of plugins for attachments; GC has it alone.
+    pub(crate) plugin_turn: RwLock<()>,
     /// The gateway's own bridge network.
     pub(crate) bridge: BridgeNetwork,
     /// The bridges to which the daemon attaches sandboxes itself.
@@ -238,6 +243,7 @@ impl Network {
     ) -> Result<Vec<IpAddr>> {
         let network = cni::Network::new(Arc::clone(list), self.plugins.clone());
         let added = async {
+            let _not_beside_gc = self.plugin_turn.read().await;
             network
                 .add_saved(journal, attachment)
                 .await
@@ -319,6 +325,7 @@ impl Network {
             tracing::debug!(sandbox = %id, error = error.report(), "IPv6 that a sandbox has disabled cannot be enabled for the plugins");
         }
         let deleted = async {
+            let _not_beside_gc = self.plugin_turn.read().await;
             cni::del_saved(journal, &self.plugins, netns)
                 .await
                 .map_err(from_cni)

@@ -1,8 +1,10 @@
 //! Sandboxes: created, stopped, started again and removed.
 //!
 //! Order of creation: the container object (the intent), then concurrently files with `/dev/shm` and
-//! namespaces with the network, then `/etc/hosts` and the infra process, then the phase `ready` in the
-//! record. Whichever step fails, [`Sandboxes::destroy_sandbox`] undoes all of them from the id alone.
+//! namespaces, in which the network is attached while the infra process starts, then `/etc/hosts`, then the
+//! phase `ready` in the record. The infra process of a runtime that makes a sandbox of a container (Kata) starts
+//! behind all that, since the runtime takes over the network that it finds. Whichever step fails,
+//! [`Sandboxes::destroy_sandbox`] undoes all of them from the id alone.
 //!
 //! Longer than 500 lines because the lifecycle of a sandbox, with its undo, is one sequence.
 
@@ -12,6 +14,7 @@ use std::sync::{Arc, Weak};
 
 use containerd_client::services::v1 as api;
 use switchyard_core::id::SandboxId;
+use switchyard_core::keyed_lock::KeyedLock;
 use switchyard_core::object::SandboxDetails;
 use switchyard_core::operation::step;
 use switchyard_core::spec::{
@@ -20,17 +23,19 @@ use switchyard_core::spec::{
 use switchyard_core::{Error, Result};
 use switchyard_namespaces::{self as namespaces, Ns, PinSpec};
 use switchyard_runtime_spec::infra::without_process;
+use tokio_util::task::TaskTracker;
 
 use crate::base::config::{InfraMode, SandboxKind};
 use crate::base::crash_points::CrashPoint;
 use crate::base::disks::tolerate_unwritable_disk;
 use crate::base::error::from_namespaces;
 use crate::base::fs::{create_private_dir, remove_tree};
+use crate::base::layout::SandboxDirs;
 use crate::cgroups::Cgroups;
 use crate::cleanup::CleanupQueue;
 use crate::client::{Client, QUICK, SPEC_TYPE, call, ignore_not_found, json_any};
 use crate::context::Context;
-use crate::network::Network;
+use crate::network::{Network, PlannedAttachment};
 use crate::node::{Node, userns};
 use crate::processes::Processes;
 use crate::record::{
@@ -55,7 +60,7 @@ mod sysctls;
 pub(crate) mod table;
 mod unreleased;
 
-pub(crate) use cleanup::SandboxCleanup;
+pub(crate) use cleanup::{SandboxCleanup, SandboxRelease};
 pub(crate) use entry::SandboxEntry;
 pub(crate) use host_files::HostFiles;
 use infra::unpin_pid;
@@ -84,6 +89,9 @@ pub(crate) struct Sandboxes {
     pub(crate) node: Arc<Node>,
     pub(crate) host_files: HostFiles,
     pub(crate) cleanup: Arc<CleanupQueue>,
+    pub(crate) tracker: TaskTracker,
+    /// Orders the releases of one sandbox.
+    pub(crate) releases: KeyedLock<SandboxId>,
 }
 
 impl Sandboxes {
@@ -220,35 +228,71 @@ impl Sandboxes {
                 }
             }
         };
+        let needs_network = self.context.runtime(&spec.handler)?.sandbox == SandboxKind::Container;
+        let made = &*entry;
         let connected = async {
             // Writing the CNI journal and creating the namespaces overlap; both must be done before the first
             // plugin runs.
             let (pinned, planned) =
                 tokio::join!(step("create_namespaces", pin), step("plan_network", plan));
             pinned?;
-            let Some(planned) = planned? else {
-                return join_netns(spec).await;
-            };
-            let attached = self.network.attach(id, &planned, &dirs, &wanted_ips);
-            let ips = step("attach_network", attached).await?;
-            self.context.faults.reach(CrashPoint::SandboxAttached)?;
-            set_for_interfaces(spec, dirs.pins.join(Ns::Net.file_name()), ips).await
+            let attached = self.connect(id, spec, planned?, &dirs, &wanted_ips);
+            let early = record.infra && !needs_network;
+            let infra = self.start_infra_if(early, id, spec, made);
+            let (ips, infra) = tokio::join!(attached, infra);
+            Ok::<_, Error>((ips?, infra?))
         };
         create_private_dir(&dirs.state).await?;
         // Both run to their end even if one fails, so that the rollback does not race with either.
         let (filed, connected) = tokio::join!(step("write_files", files), connected);
-        entry.record.ips = connected?;
+        let (ips, early) = connected?;
+        entry.record.ips = ips;
         filed?;
         self.write_address_files(id, spec, entry).await?;
         self.context.faults.reach(CrashPoint::SandboxHosts)?;
         entry.label_files(&self.context.host).await?;
-        if entry.record.infra {
-            let pid = step("start_infra_container", self.start_infra(id, spec, entry)).await?;
+        let late = record.infra && needs_network;
+        let late = self.start_infra_if(late, id, spec, entry).await?;
+        if let Some(pid) = early.or(late) {
             entry.lifecycle = entry.lifecycle.after(SandboxChange::InfraStarted(pid));
         }
         let recorded = self.record_sandbox(id, &entry.record, SandboxPhase::Ready);
         step("write_record", recorded).await?;
         self.context.faults.reach(CrashPoint::SandboxMarked)
+    }
+
+    /// Attaches a sandbox, whose namespaces are there, to its network as planned; returns its addresses.
+    async fn connect(
+        &self,
+        id: SandboxId,
+        spec: &SandboxSpec,
+        planned: Option<PlannedAttachment>,
+        dirs: &SandboxDirs,
+        wanted: &[IpAddr],
+    ) -> Result<Vec<IpAddr>> {
+        let Some(planned) = planned else {
+            return join_netns(spec).await;
+        };
+        let attached = self.network.attach(id, &planned, dirs, wanted);
+        let ips = step("attach_network", attached).await?;
+        self.context.faults.reach(CrashPoint::SandboxAttached)?;
+        set_for_interfaces(spec, dirs.pins.join(Ns::Net.file_name()), ips).await
+    }
+
+    /// Starts the infra process of a sandbox if `is_due`; returns its process id.
+    async fn start_infra_if(
+        &self,
+        is_due: bool,
+        id: SandboxId,
+        spec: &SandboxSpec,
+        entry: &SandboxEntry,
+    ) -> Result<Option<u32>> {
+        if !is_due {
+            return Ok(None);
+        }
+        // Boxed: what waits for the network beside it is large.
+        let started = Box::pin(self.start_infra(id, spec, entry));
+        step("start_infra_container", started).await.map(Some)
     }
 
     /// Writes the files that depend on the sandbox's addresses, which are in its record.
@@ -345,26 +389,76 @@ impl Sandboxes {
         let Ok(entry) = self.table.get(id) else {
             return Ok(());
         };
-        self.release_sandbox(id, Some(&entry)).await?;
-        if !entry.lifecycle.is_removal_recorded() {
-            let marked = ignore_not_found(
-                self.record_sandbox(id, &entry.record, SandboxPhase::Stopped)
-                    .await,
-            );
-            if SandboxEntry::is_stop_detectable(&entry) {
-                tolerate_unwritable_disk(
-                    marked,
-                    "a sandbox is stopped, but that cannot be recorded",
-                )?;
-            } else {
-                marked?;
-            }
+        let mut is_behind =
+            !entry.lifecycle.is_released() && self.network.may_end_behind(&entry.dirs).await;
+        if is_behind {
+            self.quiet_sandbox(id, &entry).await?;
+        } else {
+            self.release_sandbox(id, Some(&entry)).await?;
         }
+        let recorded = self.record_stop(id, &entry).await;
+        if is_behind && !matches!(recorded, Ok(true)) {
+            // Without the record, only that its namespaces are gone says that it is stopped.
+            let _turn = self.releases.lock(id).await;
+            self.disconnect_sandbox(id).await?;
+            is_behind = false;
+        }
+        recorded?;
         self.context.faults.reach(CrashPoint::SandboxStopped)?;
+        let change = if is_behind {
+            SandboxChange::InfraEnded
+        } else {
+            SandboxChange::Released
+        };
         self.table
             .lock()
-            .insert(id, Arc::new(entry.changed(SandboxChange::Released)));
+            .insert(id, Arc::new(entry.changed(change)));
+        if is_behind {
+            let release = SandboxRelease::new(self, id);
+            self.cleanup.spawn(Box::new(release), &self.tracker);
+        }
         Ok(())
+    }
+
+    /// Records that a sandbox is stopped, unless its record says that it is being removed. Returns whether that is on record:
+    /// a disk that cannot be written is tolerated if recovery finds out by itself.
+    async fn record_stop(&self, id: SandboxId, entry: &SandboxEntry) -> Result<bool> {
+        if entry.lifecycle.is_removal_recorded() {
+            return Ok(true);
+        }
+        let recorded = self.record_sandbox(id, &entry.record, SandboxPhase::Stopped);
+        let marked = ignore_not_found(recorded.await);
+        let is_recorded = marked.is_ok();
+        if SandboxEntry::is_stop_detectable(entry) {
+            tolerate_unwritable_disk(marked, "a sandbox is stopped, but that cannot be recorded")?;
+        } else {
+            marked?;
+        }
+        Ok(is_recorded)
+    }
+
+    /// Releases the network of a stopped sandbox, behind the answer. Does nothing for one that was started again, or removed,
+    /// since: both release it themselves. Idempotent.
+    async fn finish_stop(&self, id: SandboxId) -> Result<()> {
+        let _turn = self.releases.lock(id).await;
+        let Ok(entry) = self.table.get(id) else {
+            return Ok(());
+        };
+        if !entry.lifecycle.is_ending() {
+            return Ok(());
+        }
+        self.disconnect_sandbox(id).await?;
+        self.mark_released(id);
+        Ok(())
+    }
+
+    /// Notes that a sandbox is released. Its removal may have been recorded since its entry was read.
+    fn mark_released(&self, id: SandboxId) {
+        let mut table = self.table.lock();
+        let now = table.get(&id);
+        if let Some(now) = now.map(|now| now.changed(SandboxChange::Released)) {
+            table.insert(id, Arc::new(now));
+        }
     }
 
     /// Records that a sandbox is being removed.
@@ -393,40 +487,65 @@ impl Sandboxes {
         self.context.faults.reach(CrashPoint::SandboxDoomed)
     }
 
-    /// Ends a sandbox's infra process and releases its network and namespaces. Idempotent. Without an entry,
-    /// what the sandbox may have had is found by its id. Network and namespaces are released even if
+    /// Ends a sandbox's infra process and releases its network and namespaces, after a release that is under way. Idempotent.
+    /// Without an entry, what the sandbox may have had is found by its id. Network and namespaces are released even if
     /// containerd does not answer.
     async fn release_sandbox(&self, id: SandboxId, entry: Option<&SandboxEntry>) -> Result<()> {
-        let dirs = self.context.layout.sandbox(id);
-        let ended = if entry.is_none_or(|entry| entry.record.infra) {
-            self.end_infra(id, entry).await
-        } else {
-            Ok(())
-        };
+        let _turn = self.releases.lock(id).await;
+        self.release_in_turn(id, entry).await
+    }
+
+    async fn release_in_turn(&self, id: SandboxId, entry: Option<&SandboxEntry>) -> Result<()> {
+        let ended = self.end_process(id, entry).await;
         self.context.faults.reach(CrashPoint::SandboxInfraEnded)?;
-        // Plugins need the network namespace, so its pin is removed after they are done.
-        let disconnected = async {
-            self.network.detach(id, &dirs).await?;
-            self.unreleased.remove(id);
-            self.context.faults.reach(CrashPoint::SandboxDetached)?;
-            unpin_pid(&dirs).await?;
-            namespaces::tasks::remove_pins(dirs.pins.clone())
-                .await
-                .map_err(from_namespaces)?;
-            self.context.faults.reach(CrashPoint::SandboxUnpinned)?;
-            Ok::<_, Error>(())
-        };
-        let unmounted = async {
-            namespaces::tasks::unmount_shm(dirs.shm())
-                .await
-                .map_err(from_namespaces)?;
-            self.context.faults.reach(CrashPoint::SandboxUnmounted)?;
-            Ok::<_, Error>(())
-        };
-        let (disconnected, unmounted) = tokio::join!(disconnected, unmounted);
+        let (disconnected, unmounted) =
+            tokio::join!(self.disconnect_sandbox(id), self.unmount_sandbox(id));
         disconnected?;
         unmounted?;
         ended
+    }
+
+    /// Ends a sandbox's infra process and unmounts what it has: its release but for what takes plugins, which is done as well
+    /// if that fails.
+    async fn quiet_sandbox(&self, id: SandboxId, entry: &SandboxEntry) -> Result<()> {
+        let _turn = self.releases.lock(id).await;
+        self.unreleased.add(id);
+        let ended = self.end_process(id, Some(entry)).await;
+        self.context.faults.reach(CrashPoint::SandboxInfraEnded)?;
+        let quiet = ended.and(self.unmount_sandbox(id).await);
+        if quiet.is_err() {
+            self.disconnect_sandbox(id).await?;
+        }
+        quiet
+    }
+
+    async fn end_process(&self, id: SandboxId, entry: Option<&SandboxEntry>) -> Result<()> {
+        if entry.is_none_or(|entry| entry.record.infra) {
+            self.end_infra(id, entry).await
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Releases the network of a sandbox, and then its namespaces, which plugins need.
+    async fn disconnect_sandbox(&self, id: SandboxId) -> Result<()> {
+        let dirs = self.context.layout.sandbox(id);
+        self.network.detach(id, &dirs).await?;
+        self.unreleased.remove(id);
+        self.context.faults.reach(CrashPoint::SandboxDetached)?;
+        unpin_pid(&dirs).await?;
+        namespaces::tasks::remove_pins(dirs.pins.clone())
+            .await
+            .map_err(from_namespaces)?;
+        self.context.faults.reach(CrashPoint::SandboxUnpinned)
+    }
+
+    async fn unmount_sandbox(&self, id: SandboxId) -> Result<()> {
+        let dirs = self.context.layout.sandbox(id);
+        namespaces::tasks::unmount_shm(dirs.shm())
+            .await
+            .map_err(from_namespaces)?;
+        self.context.faults.reach(CrashPoint::SandboxUnmounted)
     }
 
     pub(crate) async fn remove_sandbox(&self, id: SandboxId) -> Result<()> {
@@ -449,8 +568,14 @@ impl Sandboxes {
 
     /// The container object is deleted last, and only when everything else is removed.
     async fn destroy(&self, id: SandboxId, entry: Option<&SandboxEntry>) -> Result<()> {
-        if !entry.is_some_and(|entry| entry.lifecycle.is_released()) {
-            self.release_sandbox(id, entry).await?;
+        {
+            let _turn = self.releases.lock(id).await;
+            // As it is after a release that was under way.
+            let now = self.table.get(id).ok();
+            let now = now.as_deref().or(entry);
+            if !now.is_some_and(|entry| entry.lifecycle.is_released()) {
+                self.release_in_turn(id, entry).await?;
+            }
         }
         let dirs = self.context.layout.sandbox(id);
         namespaces::tasks::unmount_tree(dirs.run.clone())

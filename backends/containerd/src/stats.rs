@@ -253,6 +253,8 @@ impl Stats {
         };
         let journal = entry.dirs.cni_journal();
         let netns = entry.netns();
+        // Nothing is in it any more, and it goes once plugins are done with it.
+        let is_ending = entry.lifecycle.is_ending();
         let (result, netns_closed) = blocking(move || {
             let is_open = netns.as_deref().map(is_namespace_file).transpose();
             let is_open = is_open.map_err(crate::base::error::from_namespaces)?;
@@ -260,7 +262,8 @@ impl Stats {
                 switchyard_cni::Saved::read(&journal).map_err(crate::base::error::from_cni)?;
             let result = saved.and_then(|saved| saved.result(&journal).ok().flatten());
             let result = result.map_or_else(String::new, |result| result.raw.to_string());
-            Ok((result, is_open == Some(false)))
+            let is_closed = is_open.is_some_and(|is_open| is_ending || !is_open);
+            Ok((result, is_closed))
         })
         .await?;
         let runtime = self.context.runtime(&entry.record.handler)?;

@@ -41,6 +41,7 @@ pub async fn ready_sandbox_is_recovered_unchanged(fixture: &dyn Fixture) {
         assert_eq!(sandbox.state, SandboxState::Ready);
     }
     test.backend.stop_sandbox(one.id).await.expect("stop");
+    test.backend.wait_network_released(one.id).await;
     test.backend.remove_sandbox(one.id).await.expect("remove");
     assert_eq!(test.reopen().await.sandboxes.len(), 1);
 }
@@ -50,6 +51,7 @@ pub async fn stopped_sandbox_is_recovered_as_stopped(fixture: &dyn Fixture) {
     let mut test = ContractTest::open(fixture).await;
     let made = test.sandbox("pod").await;
     test.backend.stop_sandbox(made.id).await.expect("stop");
+    test.backend.wait_network_released(made.id).await;
     let found = test.reopen().await;
     let sandbox = sandbox_in(&found, made.id);
     assert_eq!(sandbox.state, SandboxState::Stopped);
@@ -83,6 +85,7 @@ pub async fn begun_removal_is_recovered(fixture: &dyn Fixture) {
         .await
         .expect("remove the task");
     test.backend.stop_sandbox(sandbox.id).await.expect("stop");
+    test.backend.wait_network_released(sandbox.id).await;
     assert_eq!(test.reopen().await.removals, [sandbox.id]);
     test.backend
         .start_sandbox(sandbox.id, &sandbox.spec)
@@ -92,6 +95,7 @@ pub async fn begun_removal_is_recovered(fixture: &dyn Fixture) {
     assert!(found.removals.is_empty() && sandbox_in(&found, sandbox.id).state.is_ready());
     test.backend.begin_removal(other.id).await.expect("begin");
     test.backend.stop_sandbox(other.id).await.expect("stop");
+    test.backend.wait_network_released(other.id).await;
     test.backend.remove_sandbox(other.id).await.expect("remove");
     test.backend
         .begin_removal(other.id)

@@ -15,6 +15,7 @@ pub async fn sandbox_stop_and_removal_are_idempotent(fixture: &dyn Fixture) {
     let sandbox = test.sandbox("pod").await;
     for _ in 0..3 {
         test.backend.stop_sandbox(sandbox.id).await.expect("stop");
+        test.backend.wait_network_released(sandbox.id).await;
     }
     for _ in 0..3 {
         test.backend
@@ -142,6 +143,7 @@ pub async fn ready_sandbox_has_stats_and_inspection(fixture: &dyn Fixture) {
     assert_eq!(facts.pid, sandbox.details.pid);
     assert!(!facts.netns_closed, "{facts:?}");
     test.backend.stop_sandbox(sandbox.id).await.expect("stop");
+    test.backend.wait_network_released(sandbox.id).await;
     let facts = test
         .backend
         .inspect_sandbox(sandbox.id)
@@ -162,6 +164,7 @@ pub async fn restarted_sandbox_keeps_its_addresses(fixture: &dyn Fixture) {
     assert_eq!(refused(unknown), ErrorKind::NotFound);
     let sandbox = test.sandbox("pod").await;
     test.backend.stop_sandbox(sandbox.id).await.expect("stop");
+    test.backend.wait_network_released(sandbox.id).await;
     let again = test
         .backend
         .start_sandbox(sandbox.id, &spec)
@@ -172,6 +175,7 @@ pub async fn restarted_sandbox_keeps_its_addresses(fixture: &dyn Fixture) {
         (&sandbox.details.ips, &sandbox.details.netns)
     );
     test.backend.stop_sandbox(sandbox.id).await.expect("stop");
+    test.backend.wait_network_released(sandbox.id).await;
     test.reopen().await;
     test.backend
         .start_sandbox(sandbox.id, &spec)

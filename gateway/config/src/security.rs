@@ -115,6 +115,7 @@ mod tests {
         "containerd.answer_timeout_seconds",
         "containerd.shim_timeout_seconds",
         "network.plugin_timeout_seconds",
+        "network.gc",
         "network.dns",
         "devices.lease_minutes",
         "devices.restart_grace_seconds",

@@ -145,7 +145,7 @@ pub enum SandboxState {
     Ready,
     /// Being stopped.
     Stopping,
-    /// Its tasks have exited and its network is released.
+    /// Its tasks have exited, and its network is released or about to be.
     Stopped,
     /// Being made ready again.
     Starting,

@@ -6,8 +6,10 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 
 use crate::big::BigSize;
+use crate::bridge_driver::BridgeDriver;
 use crate::crowd::CrowdSize;
 use crate::far::FarSize;
+use crate::scale::{self, ScaleSize};
 use crate::swarm::SwarmSize;
 use crate::tasks::TasksSize;
 
@@ -50,6 +52,8 @@ pub(crate) enum Part {
     Upgrade,
     /// A node with very many processes, files, mounts and FIFOs without readers; only if it is named.
     Big,
+    /// A node with up to 1,000 pods, one side after the other; only if it is named.
+    Scale,
 }
 
 /// Measures Switchyard and containerd's own CRI plugin, in turns, on the same containerd.
@@ -162,6 +166,9 @@ pub(crate) struct Args {
     /// Concurrent tasks, for the memory of each
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) tasks_running: u32,
+    /// What attaches our tasks of Nomad and Swarm to the gateway's own bridge; the bare containers beside them have plugins
+    #[arg(long, value_name = "DRIVER", value_enum, default_value_t = BridgeDriver::Cni)]
+    pub(crate) bridge_driver: BridgeDriver,
     /// Attachments of each side
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) attachments: u32,
@@ -210,6 +217,17 @@ pub(crate) struct Args {
     /// Pods of each side in each state of a big node
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) big_pods: u32,
+    /// Pods of a side beside which is measured, in turn
+    #[arg(
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        default_value = "10,100,500,1000"
+    )]
+    pub(crate) scale: Vec<usize>,
+    /// Pods that are measured beside each of these counts
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) scale_pods: u32,
     /// Also writes every sample to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -247,6 +265,27 @@ impl Args {
         }
     }
 
+    /// Returns the extent of the part for many pods.
+    pub(crate) fn scale_size(&self) -> ScaleSize {
+        let mut counts = self.scale.clone();
+        counts.sort_unstable();
+        counts.dedup();
+        ScaleSize {
+            counts,
+            pods: self.scale_pods,
+            rest: Duration::from_secs(self.rest_seconds),
+        }
+    }
+
+    /// Returns the settings of our daemon that follow from the options.
+    pub(crate) fn daemon_settings(&self) -> String {
+        let mut settings = self.bridge_driver.settings();
+        if self.names(Part::Scale) {
+            settings.push_str(&format!("subnets = [{:?}]\n", scale::BRIDGE_SUBNET));
+        }
+        settings
+    }
+
     /// Returns the number of pods that are kept, and the time for which they are watched.
     pub(crate) fn crowd_size(&self) -> CrowdSize {
         CrowdSize {
@@ -278,6 +317,7 @@ impl Args {
             bursts: self.task_bursts,
             burst: self.task_burst,
             running: self.tasks_running,
+            driver: self.bridge_driver,
         }
     }
 
@@ -289,6 +329,7 @@ impl Args {
             joins: self.swarm_joins,
             services: self.swarm_services,
             running: self.swarm_running,
+            driver: self.bridge_driver,
         }
     }
 
@@ -333,6 +374,10 @@ impl Args {
             self.big_mounts = self.big_mounts.min(200);
             self.big_fifos = self.big_fifos.min(8);
             self.big_pods = self.big_pods.min(3);
+            for count in &mut self.scale {
+                *count = (*count).min(20);
+            }
+            self.scale_pods = self.scale_pods.min(3);
         }
         self
     }

@@ -235,12 +235,7 @@ async fn watch_rest(stand: &TestBed, rest: Duration) -> Result<f64, Failure> {
         u32::try_from(stand.daemon.pid())?,
         Memory::logkeeper_of(stand)?,
     ];
-    let before = processor::spent(&own)?;
-    let begin = Instant::now();
-    tokio::time::sleep(rest).await;
-    let watched = begin.elapsed();
-    let spent = processor::spent(&own)?.saturating_sub(before);
-    Ok(100.0 * spent.as_secs_f64() / watched.as_secs_f64())
+    processor::watch(&own, rest).await
 }
 
 /// Takes one pod up and down; returns how long its start took.

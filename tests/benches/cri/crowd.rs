@@ -62,9 +62,9 @@ pub(crate) struct CrowdSize {
 
 /// Both lists, once.
 #[derive(Clone, Copy, Debug)]
-struct Lists {
+pub(crate) struct Lists {
     /// From the first request to the second answer.
-    took: Duration,
+    pub(crate) took: Duration,
     /// The client's part of it that is the same for both sides: making messages of the bytes.
     decoding: Duration,
 }
@@ -91,7 +91,7 @@ pub(crate) struct Crowd {
 }
 
 /// The states that a list must show: the number of containers in each.
-type States = BTreeMap<i32, usize>;
+pub(crate) type States = BTreeMap<i32, usize>;
 
 /// Measures all of it; returns the rows of memory, which belong into a section of their own.
 pub(crate) async fn measure(
@@ -355,7 +355,7 @@ async fn start_all(side: &Side, containers: &[String]) -> Result<(), Failure> {
 }
 
 /// Does this for each item, a few at a time.
-async fn each<I, T, F>(items: Vec<I>, work: impl Fn(I) -> F) -> Result<Vec<T>, Failure>
+pub(crate) async fn each<I, T, F>(items: Vec<I>, work: impl Fn(I) -> F) -> Result<Vec<T>, Failure>
 where
     T: Send + 'static,
     F: Future<Output = Result<T, Failure>> + Send + 'static,
@@ -377,7 +377,7 @@ where
 }
 
 /// The memory of a side's shims, in MiB, with shared pages divided among them.
-fn shims(stand: &TestBed, side: &Side) -> Result<f64, Failure> {
+pub(crate) fn shims(stand: &TestBed, side: &Side) -> Result<f64, Failure> {
     let root = stand.root.path().to_string_lossy();
     let namespace = format!("-namespace {} ", side.namespace);
     let mut sum = Resident::default();
@@ -403,7 +403,8 @@ async fn list_both(stand: &mut TestBed, round: u32, want: usize) -> Result<Pair<
     .await
 }
 
-async fn list(side: &mut Side, want: usize) -> Result<Lists, Failure> {
+/// Both lists of a side, which must show so many containers.
+pub(crate) async fn list(side: &mut Side, want: usize) -> Result<Lists, Failure> {
     let begin = Instant::now();
     let containers = side
         .runtime
@@ -520,7 +521,7 @@ fn kill_some(crowd: &Crowd, start: usize, size: CrowdSize) -> Result<States, Fai
 }
 
 /// The time from `begin` until lists show what they must.
-async fn until_right(
+pub(crate) async fn until_right(
     socket: &Path,
     begin: Instant,
     want: &States,

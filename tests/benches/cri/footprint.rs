@@ -64,12 +64,15 @@ pub(crate) struct Footprint {
 impl NodeScanner {
     /// Scans the objects below this root.
     pub(crate) fn new(root: &PrivateRoot) -> Self {
+        Self::of_bridge(root, root.network().bridge())
+    }
+
+    /// The same for pods that are on this bridge.
+    pub(crate) fn of_bridge(root: &PrivateRoot, bridge: &str) -> Self {
         Self {
             root: root.path().to_owned(),
             logs: root.log_dir(),
-            bridge: Path::new("/sys/class/net")
-                .join(root.network().bridge())
-                .join("brif"),
+            bridge: Path::new("/sys/class/net").join(bridge).join("brif"),
             cgroup: root.cgroup_name(),
         }
     }

@@ -10,6 +10,7 @@
 mod args;
 mod big;
 mod breakdown;
+mod bridge_driver;
 mod c_program;
 mod crowd;
 mod crun;
@@ -29,6 +30,7 @@ mod pulls;
 mod report;
 mod requests;
 mod row;
+mod scale;
 mod side;
 mod storm;
 mod streams;
@@ -92,7 +94,7 @@ async fn until_told_to_stop(args: &Args) -> Result<(), Failure> {
 }
 
 async fn measure(args: &Args) -> Result<(), Failure> {
-    let mut stand = TestBed::start(args.breakdown).await?;
+    let mut stand = TestBed::start(args.breakdown, &args.daemon_settings()).await?;
     let mut report = Report::new(&stand)?;
     // What was measured before something failed is worth its time.
     let mut result = measure_parts(args, &mut stand, &mut report).await;
@@ -101,6 +103,9 @@ async fn measure(args: &Args) -> Result<(), Failure> {
     }
     if result.is_ok() && args.names(Part::Big) {
         result = big::measure(&mut stand, args.big_size(), &mut report).await;
+    }
+    if result.is_ok() && args.names(Part::Scale) {
+        result = Box::pin(scale::measure(&mut stand, &args.scale_size(), &mut report)).await;
     }
     report.leftovers(&stand.leftovers());
 

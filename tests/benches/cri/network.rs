@@ -228,14 +228,19 @@ impl Drop for OwnBridge {
         if let Err(error) = removed {
             eprintln!("the table of the benchmark stays: {error}");
         }
-        let bridge = LinkName::new(BRIDGE).map(|name| delete_link(&name.into()));
-        let deleted = bridge.and_then(|bridge| {
-            let mut socket = Socket::open(Family::Route)?;
-            socket.run_one(&bridge)
-        });
-        if let Err(error) = deleted {
-            eprintln!("the bridge {BRIDGE} stays: {error}");
-        }
+        delete_bridge(BRIDGE);
+    }
+}
+
+/// Deletes a bridge of the benchmark; says so if it cannot.
+pub(crate) fn delete_bridge(name: &str) {
+    let bridge = LinkName::new(name).map(|name| delete_link(&name.into()));
+    let deleted = bridge.and_then(|bridge| {
+        let mut socket = Socket::open(Family::Route)?;
+        socket.run_one(&bridge)
+    });
+    if let Err(error) = deleted {
+        eprintln!("the bridge {name} stays: {error}");
     }
 }
 

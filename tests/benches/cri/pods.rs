@@ -23,13 +23,13 @@ const PARTS: [TimeColumn; 8] = [
     ("RunPodSandbox", |times| times.run),
     ("CreateContainer", |times| times.create),
     ("StartContainer", |times| times.start),
-    (UP, |times| times.run + times.create + times.start),
+    (UP, Times::up),
     ("StopPodSandbox", |times| times.stop),
     ("RemovePodSandbox", |times| times.remove),
     ("after the answer", |times| {
-        times.gone.saturating_sub(times.stop + times.remove)
+        times.gone.saturating_sub(times.answered())
     }),
-    (GONE, |times| times.gone),
+    (GONE, Times::gone),
 ];
 const UP: &str = "= pod up";
 const GONE: &str = "= pod gone";
@@ -204,7 +204,7 @@ pub(crate) async fn remove_pod(
 }
 
 /// Takes one pod up and down.
-async fn pod(
+pub(crate) async fn pod(
     side: &mut Side,
     requests: &Requests,
     look: &NodeScanner,
@@ -243,6 +243,25 @@ async fn pod(
         remove,
         gone,
     })
+}
+
+// === impl Times ===
+
+impl Times {
+    /// From the first request until the container runs.
+    pub(crate) fn up(&self) -> Duration {
+        self.run + self.create + self.start
+    }
+
+    /// From the request to stop until the answer to the request to remove.
+    pub(crate) fn answered(&self) -> Duration {
+        self.stop + self.remove
+    }
+
+    /// From the request to stop until nothing was left.
+    pub(crate) fn gone(&self) -> Duration {
+        self.gone
+    }
 }
 
 /// Measures one thing after the other.

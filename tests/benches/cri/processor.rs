@@ -1,12 +1,22 @@
 //! The processor time that processes have used.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
 
 /// The length of the ticks that the kernel counts in, the same on every architecture that is compared.
 const TICK: Duration = Duration::from_millis(10);
+
+/// Returns the processor time that these processes take for so long, in per cent of a core.
+pub(crate) async fn watch(pids: &[u32], time: Duration) -> Result<f64, Failure> {
+    let before = spent(pids)?;
+    let begin = Instant::now();
+    tokio::time::sleep(time).await;
+    let watched = begin.elapsed();
+    let taken = spent(pids)?.saturating_sub(before);
+    Ok(100.0 * taken.as_secs_f64() / watched.as_secs_f64())
+}
 
 /// Returns the time that these processes and their ended children have spent until now, in user and kernel
 /// mode.

@@ -6,6 +6,7 @@ mod members;
 
 use std::time::Duration;
 
+use crate::bridge_driver::BridgeDriver;
 use crate::failure::Failure;
 use crate::pair::Pair;
 use crate::report::{Report, progress};
@@ -25,14 +26,20 @@ pub(crate) struct SwarmSize {
     pub(crate) services: u32,
     /// Tasks whose memory is measured.
     pub(crate) running: u32,
+    /// What attaches ours to the bridge.
+    pub(crate) driver: BridgeDriver,
 }
 
 /// Measures all of it.
 pub(crate) async fn measure(size: SwarmSize, report: &mut Report) -> Result<(), Failure> {
-    let [host, own] = assignments::measure(size.starts, size.warm_up)?;
+    let [host, own] = assignments::measure(size)?;
     let rows = vec![
         Row::times("assignment, host's network", host).goal(Goal::RatioAtMost(1.2)),
-        Row::times("assignment, bridge", own).goal(Goal::RatioAtMost(1.2)),
+        Row::times(
+            &format!("assignment, bridge, driver {}", size.driver.name()),
+            own,
+        )
+        .goal(size.driver.goal(1.2)),
     ];
     let note = format!(
         "{} starts of each side on each network. Bare: container, snapshot, task and start over containerd's API, and before that a\n\

@@ -147,6 +147,7 @@ pub(super) async fn publish_a_port(driver: BridgeDriverChoice) {
         .stop_sandbox(sandbox)
         .await
         .expect("it can be stopped");
+    caller.backend.wait_network_released(sandbox).await;
     assert!(!is_greeted(published), "{published} still leads somewhere");
     caller.close().await;
 }
@@ -354,7 +355,10 @@ pub(super) async fn keep_an_address(driver: BridgeDriverChoice) {
     let backend = &caller.backend;
     let created = backend.create_sandbox(id, &spec).await;
     let address = first(&created.expect("it can be created"));
-    let stop = async |id| backend.stop_sandbox(id).await.expect("it can be stopped");
+    let stop = async |id| {
+        backend.stop_sandbox(id).await.expect("it can be stopped");
+        backend.wait_network_released(id).await;
+    };
     stop(id).await;
     let started = backend.start_sandbox(id, &spec).await;
     assert_eq!(first(&started.expect("its address is free")), address);

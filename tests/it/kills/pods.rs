@@ -136,7 +136,22 @@ fn assert_runs(fixture: &KillFixture, kill: KillPoint, config: cri::PodSandboxCo
 pub(super) fn stop_pod(fixture: &KillFixture, kill: KillPoint) {
     let pod = fixture.node.run(config(fixture));
     let container = pod.start_shell("main", "exec sleep 1000");
-    fixture.killed_during(kill, || fixture.node.cri().stop_pod(pod.id()));
+    let mut is_answered = false;
+    fixture.killed_during(kill, || {
+        let answer = fixture.node.cri().stop_pod(pod.id());
+        // What plugins do is behind the answer.
+        is_answered = answer.is_ok();
+        answer.and(Err::<(), _>(tonic::Status::aborted(
+            "killed behind the answer",
+        )))
+    });
+    if is_answered {
+        assert_eq!(
+            pod.status().state(),
+            cri::PodSandboxState::SandboxNotready,
+            "{kill:?}: it was answered"
+        );
+    }
     fixture
         .node
         .cri()

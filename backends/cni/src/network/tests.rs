@@ -24,6 +24,7 @@ use crate::testing::{Bench, SHORT, attachment, list, result};
 use switchyard_linux::report;
 
 mod processes;
+mod status;
 
 #[tokio::test]
 async fn add_runs_the_chain_in_order_passing_results() {

@@ -9,9 +9,10 @@ use parking_lot::Mutex;
 use switchyard_cgroup as cgroup;
 use switchyard_core::backend::BackendObserver;
 use switchyard_core::blocking_pool::{self, BlockingPool, OwnerPools};
+use switchyard_core::keyed_lock::KeyedLock;
 use switchyard_core::{Result, threads};
 use switchyard_logkeeper as logkeeper;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, RwLock, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -371,6 +372,8 @@ impl Handles {
             node: Arc::clone(&node),
             host_files: HostFiles::new(),
             cleanup: Arc::clone(&self.cleanup),
+            tracker: self.tracker.clone(),
+            releases: KeyedLock::default(),
         });
         Ok(LowerParts {
             cgroups,
@@ -425,6 +428,7 @@ impl Handles {
             context: Arc::clone(&self.context),
             of_node: NodeNetworks::new(&settings.conf_dir, plugins(), pods.clone()),
             plugins: plugins(),
+            plugin_turn: RwLock::default(),
             bridge,
             native: Arc::clone(&native),
             cluster_bridges: Arc::new(ClusterBridges::new(

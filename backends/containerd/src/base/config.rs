@@ -119,6 +119,8 @@ pub struct NetworkConfig {
     pub bin_dirs: Vec<PathBuf>,
     /// Limit for one plugin, in seconds.
     pub plugin_timeout_seconds: u64,
+    /// True if plugins of CNI 1.1 are asked at each start to remove what is left of attachments that are not the daemon's.
+    pub gc: bool,
     /// Policy for a pod with a host port on which a program of the node listens.
     pub port_conflict: PortConflictPolicy,
     /// The DNS servers of containers with another network than the node's whose client names none; empty for those of
@@ -403,6 +405,7 @@ impl Default for NetworkConfig {
             conf_dir: "/etc/cni/net.d".into(),
             bin_dirs: CNI_BIN_DIRS.map(PathBuf::from).into(),
             plugin_timeout_seconds: 60,
+            gc: false,
             port_conflict: PortConflictPolicy::default(),
             dns: Vec::new(),
             isolation: IsolationChoice::default(),
@@ -410,18 +413,6 @@ impl Default for NetworkConfig {
             direct_routing: true,
             bridge: BridgeConfig::default(),
             pods: PodsConfig::default(),
-        }
-    }
-}
-
-impl Default for BridgeConfig {
-    fn default() -> Self {
-        Self {
-            name: "switchyard0".into(),
-            subnets: vec!["172.26.80.0/20".into()],
-            mtu: 0,
-            addresses_dir: "/var/lib/cni/networks".into(),
-            driver: BridgeDriverChoice::default(),
         }
     }
 }

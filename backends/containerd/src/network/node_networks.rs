@@ -13,7 +13,8 @@ use switchyard_cni as cni;
 use switchyard_core::backend::Condition;
 use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::{Error, Result, threads};
-use tokio::time::timeout;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
 
 use super::pod_bridge::PodBridge;
 use crate::base::error::from_cni;
@@ -24,6 +25,9 @@ const READ_LIMIT: Duration = Duration::from_secs(10);
 /// Time for which the status waits for a reading. Clients that probe the daemon give up after a few seconds.
 const STATUS_LIMIT: Duration = Duration::from_secs(2);
 
+/// Time for which the answers of plugins to STATUS count. Each client that probes the daemon asks every few seconds.
+const STATUS_AGE: Duration = Duration::from_secs(5);
+
 /// The configuration directory of the node.
 #[derive(Debug)]
 pub(crate) struct NodeNetworks {
@@ -33,6 +37,20 @@ pub(crate) struct NodeNetworks {
     pods: Option<Arc<PodBridge>>,
     thread: BlockingPool,
     known: Arc<Mutex<KnownNetwork>>,
+    /// What plugins last answered to STATUS.
+    answer: Arc<Mutex<Option<StatusAnswer>>>,
+    /// One call asks them at a time.
+    asking: Semaphore,
+}
+
+/// The answer of the plugins of a network to STATUS.
+#[derive(Clone, Debug)]
+struct StatusAnswer {
+    /// The configuration of the network, as JSON.
+    config: String,
+    at: Instant,
+    /// The reason why it is not ready, if it is not.
+    fault: Option<String>,
 }
 
 /// The default network, as it was found.
@@ -62,6 +80,8 @@ impl NodeNetworks {
             pods,
             thread: BlockingPool::new(threads::FILES_POOL, READ_LIMIT),
             known: Arc::new(Mutex::new(known)),
+            answer: Arc::default(),
+            asking: Semaphore::new(1),
         }
     }
 
@@ -108,27 +128,73 @@ impl NodeNetworks {
         self.known.lock().clone()
     }
 
-    /// Looks at the default network. If that takes long, the answer is what was known before; once it is certain that
-    /// the directory hangs, it says so. Cancel-safe.
+    /// Looks at the default network, and asks its plugins whether it is ready if they have STATUS. If that takes long, the
+    /// answer is what was known before; once it is certain that the directory hangs, it says so. Cancel-safe.
     pub(crate) async fn look(&self) -> KnownNetwork {
         let plugins = self.plugins.clone();
         let pods = self.pods.clone();
         let known = Arc::clone(&self.known);
+        let answer = Arc::clone(&self.answer);
         let look = self.read(move |dir| {
-            let found = match pods {
-                Some(pods) => KnownNetwork::of_pods(pods.look(plugins)),
+            let (found, network) = match pods {
+                Some(pods) => (KnownNetwork::of_pods(pods.look(plugins)), None),
                 None => KnownNetwork::find(dir, plugins),
             };
+            let found = found.answered(answer.lock().as_ref());
             *known.lock() = found;
-            Ok(())
+            Ok(network)
         });
         match timeout(STATUS_LIMIT, look).await {
             Ok(Err(hangs)) => KnownNetwork {
                 condition: not_ready(hangs.report()),
                 ..self.known()
             },
-            Ok(Ok(())) | Err(_) => self.known(),
+            Ok(Ok(network)) => {
+                if let Some(network) = network {
+                    self.ask(&network).await;
+                }
+                self.known()
+            }
+            Err(_) => self.known(),
         }
+    }
+
+    /// Asks the plugins of the default network whether it is ready, unless they were asked a moment ago, or another call
+    /// asks them. What does not answer in time says nothing: what it said before counts. Cancel-safe.
+    async fn ask(&self, network: &cni::Network) {
+        let config = network.list().to_document().to_string();
+        let is_recent =
+            |answer: &StatusAnswer| answer.config == config && answer.at.elapsed() < STATUS_AGE;
+        if self.answer.lock().as_ref().is_some_and(is_recent) {
+            return;
+        }
+        let Ok(_turn) = self.asking.try_acquire() else {
+            return;
+        };
+        let name = &network.list().name;
+        let Ok(answered) = timeout(STATUS_LIMIT, network.status()).await else {
+            tracing::debug!(
+                network = name,
+                "the plugins of the default network do not answer STATUS within {STATUS_LIMIT:?}"
+            );
+            return;
+        };
+        let fault = answered.err().map(|fault| {
+            Error::unavailable(format!("the network {name:?} is not ready"))
+                .with_source(fault)
+                .report()
+        });
+        {
+            let mut known = self.known.lock();
+            if known.config == config {
+                known.condition = fault.clone().map_or(Condition::True, not_ready);
+            }
+        }
+        *self.answer.lock() = Some(StatusAnswer {
+            config,
+            at: Instant::now(),
+            fault,
+        });
     }
 
     async fn read<T: Send + 'static>(
@@ -158,23 +224,43 @@ impl KnownNetwork {
         }
     }
 
+    /// The default network, and whose plugins are to be asked whether it is ready, if there is nothing else against it.
     /// Blocks on the file system.
-    fn find(dir: &cni::ConfDir, plugins: cni::Plugins) -> Self {
+    fn find(dir: &cni::ConfDir, plugins: cni::Plugins) -> (Self, Option<cni::Network>) {
         let no_network =
             |fault| not_ready(Error::unavailable("no network").with_source(fault).report());
         match dir.load() {
-            Err(fault) => Self {
-                condition: no_network(fault),
-                config: String::new(),
-            },
+            Err(fault) => {
+                let found = Self {
+                    condition: no_network(fault),
+                    config: String::new(),
+                };
+                (found, None)
+            }
             Ok(cni::Loaded { list, skipped: _ }) => {
                 let config = list.to_document().to_string();
-                let installed = cni::Network::new(list, plugins).check_installed();
-                Self {
+                let has_status = list.cni_version.has_status();
+                let network = cni::Network::new(list, plugins);
+                let installed = network.check_installed();
+                let asked = (has_status && installed.is_ok()).then_some(network);
+                let found = Self {
                     condition: installed.map_or_else(no_network, |()| Condition::True),
                     config,
-                }
+                };
+                (found, asked)
             }
+        }
+    }
+
+    /// This network, with what its plugins last answered.
+    fn answered(self, answer: Option<&StatusAnswer>) -> Self {
+        let of_this = answer.filter(|answer| answer.config == self.config);
+        match of_this.and_then(|answer| answer.fault.clone()) {
+            Some(fault) if self.condition == Condition::True => Self {
+                condition: not_ready(fault),
+                ..self
+            },
+            Some(_) | None => self,
         }
     }
 }
@@ -189,6 +275,7 @@ fn not_ready(message: String) -> Condition {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
     use std::sync::mpsc;
 
     use futures::FutureExt as _;
@@ -242,6 +329,40 @@ mod tests {
             networks.default_network().await.unwrap_err().kind(),
             ErrorKind::Unavailable
         );
+    }
+
+    #[tokio::test]
+    async fn plugins_that_have_status_say_whether_the_network_is_ready() {
+        let refusal = |code: u32| format!("echo '{{\"code\":{code},\"msg\":\"no\"}}'; exit 1");
+        for (version, body, is_ready) in [
+            ("1.1.0", "exit 0".to_owned(), true),
+            ("1.1.0", refusal(50), false),
+            ("1.1.0", refusal(51), false),
+            ("1.1.0", refusal(11), false),
+            ("1.1.0", "exit 1".to_owned(), false),
+            // It does not have the command.
+            ("1.1.0", refusal(4), true),
+            // The version does not have it: the plugin is not run.
+            ("1.0.0", refusal(50), true),
+        ] {
+            let temp = tempfile::tempdir().unwrap();
+            let script = temp.path().join("real");
+            fs::write(&script, format!("#!/bin/sh\ncat > /dev/null\n{body}\n")).unwrap();
+            fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+            let conf = temp.path().join("net.d");
+            fs::create_dir(&conf).unwrap();
+            let text = format!(r#"{{"cniVersion":"{version}","name":"net","type":"real"}}"#);
+            fs::write(conf.join("10-net.conf"), text).unwrap();
+            let plugins = cni::Plugins::new([temp.path().to_owned()], cni::Limits::default());
+            let networks = NodeNetworks::new(&conf, plugins, None);
+            let found = networks.look().await;
+            assert_eq!(networks.known(), found);
+            let is_found_ready = found.condition == Condition::True;
+            assert_eq!(is_found_ready, is_ready, "{version} {body}: {found:?}");
+            assert!(!found.config.is_empty(), "it is configured all the same");
+            // Asked again at once, it is what the plugins have said.
+            assert_eq!(networks.look().await, found);
+        }
     }
 
     /// The clock stands still: nothing here waits for real time.

@@ -46,9 +46,7 @@ impl PluginObserver for PluginRuns {
             span
         });
         Box::new(move |failure: Option<&Error>| {
-            // By the specification there is nothing to detach then.
-            let failure =
-                failure.filter(|error| !(verb == Verb::Del && error.is_unknown_container()));
+            let failure = failure.filter(|error| !error.is_no_failure_of(verb));
             run.end(match failure {
                 None => PluginResult::Succeeded,
                 Some(_) => PluginResult::Failed,
@@ -120,12 +118,17 @@ mod tests {
         // What is not known is detached.
         begin(Verb::Del)(Some(&refused(Verb::Del, 3)));
         drop(begin(Verb::Del));
+        // What the plugin does not have says nothing.
+        begin(Verb::Status)(Some(&refused(Verb::Status, 4)));
+        begin(Verb::Status)(Some(&refused(Verb::Status, 50)));
         let expected = [
             "ADD bridge ok",
             "ADD bridge failed",
             "ADD bridge failed",
             "DEL bridge ok",
             "DEL bridge dropped",
+            "STATUS bridge ok",
+            "STATUS bridge failed",
         ];
         assert_eq!(*ended.0.lock(), expected);
     }

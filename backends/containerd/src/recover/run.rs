@@ -25,7 +25,7 @@ use super::{CONCURRENCY, Recovery, claims, garbage};
 use crate::base::error::{from_namespaces, is_unanswered};
 use crate::client::process_state::ProcessState;
 use crate::record::SandboxPhase;
-use crate::sandbox::{SandboxChange, SandboxCleanup, SandboxEntry};
+use crate::sandbox::{SandboxChange, SandboxCleanup, SandboxEntry, SandboxRelease};
 use crate::task::{LifecycleEvent, TaskEntry};
 
 /// The result of recovering a sandbox.
@@ -85,6 +85,7 @@ impl Recovery {
                 self.keep_ports(id, &found.entry).await;
             }
             self.recover_sandbox(id, found, processes.of(&id.to_string()), &mut plan);
+            self.finish_stop_of_predecessor(id, &mut plan).await;
         }
         self.recover_tasks(tasks, &processes, &snapshots, &mut plan)
             .await?;
@@ -188,10 +189,36 @@ impl Recovery {
             recovery.network.native.sweep().await;
             recovery.clear_garbage(garbage, &known).await;
             reach(CrashPoint::RecoveryDebris);
+            recovery.network.collect_garbage().await;
         });
         self.execs.predecessor_fifos.close();
         self.recovered.cancel();
         recovered
+    }
+
+    /// Queues the release of the network of a stopped sandbox if a predecessor was killed behind its answer: the journal is
+    /// there, and so are the namespaces. Until then its ports are held. A journal alone has stayed on a read-only disk: its
+    /// addresses may be those of others by now.
+    async fn finish_stop_of_predecessor(&self, id: SandboxId, plan: &mut RecoveryPlan) {
+        let is_stopped =
+            |sandbox: &Sandbox| sandbox.id == id && sandbox.state == SandboxState::Stopped;
+        // The one that was restored just now.
+        if !plan.recovered.sandboxes.last().is_some_and(is_stopped) {
+            return;
+        }
+        let Ok(entry) = self.sandboxes.table.get(id) else {
+            return;
+        };
+        let journal = entry.dirs.cni_journal();
+        if !is_pinned(&entry) || !tokio::fs::try_exists(journal).await.unwrap_or(true) {
+            return;
+        }
+        self.sandboxes.unreleased.add(id);
+        plan.recovered.remnants.extend(claims::remnant(id, &entry));
+        let ending = entry.changed(SandboxChange::InfraEnded);
+        self.sandboxes.table.lock().insert(id, Arc::new(ending));
+        plan.cleanup
+            .push(Box::new(SandboxRelease::new(&self.sandboxes, id)));
     }
 
     /// Restores a sandbox, or queues its removal if a predecessor was killed while it created it.

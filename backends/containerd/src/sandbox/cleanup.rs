@@ -1,4 +1,4 @@
-//! The cleanup of a sandbox whose creation failed.
+//! The cleanup of a sandbox whose creation failed, and the release of the network of one that is stopped.
 
 use std::sync::{Arc, Weak};
 
@@ -24,6 +24,32 @@ impl SandboxCleanup {
             id,
             entry,
         }
+    }
+}
+
+/// Releases the network of a sandbox that is stopped.
+#[derive(Debug)]
+pub(crate) struct SandboxRelease {
+    sandboxes: Weak<Sandboxes>,
+    id: SandboxId,
+}
+
+impl SandboxRelease {
+    pub(crate) fn new(sandboxes: &Sandboxes, id: SandboxId) -> Self {
+        Self {
+            sandboxes: Weak::clone(&sandboxes.weak),
+            id,
+        }
+    }
+}
+
+impl Cleanup for SandboxRelease {
+    fn description(&self) -> String {
+        format!("network of sandbox {}", self.id)
+    }
+
+    fn run(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { upgrade(&self.sandboxes)?.finish_stop(self.id).await })
     }
 }
 

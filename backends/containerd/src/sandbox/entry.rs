@@ -33,7 +33,7 @@ impl SandboxEntry {
     }
 
     /// The same sandbox after a change.
-    pub(super) fn changed(&self, change: SandboxChange) -> Self {
+    pub(crate) fn changed(&self, change: SandboxChange) -> Self {
         let lifecycle = self.lifecycle.after(change);
         Self {
             record: self.record.clone(),

@@ -1,14 +1,14 @@
 //! The lifecycle of a sandbox as this daemon knows it: one state, changed by one pure function.
 //!
 //! ```text
-//!   Provisioned ──── Released ───► Stopped
-//!        │                            │
-//!        │ RemovalRecorded            │ RemovalRecorded
-//!        ▼                            ▼
-//!    Removing ────── Released ──► Dismantled
+//!   Provisioned ── InfraEnded ─► Ending ──── Released ──► Stopped
+//!        │                         │                         │
+//!        │ RemovalRecorded         │ RemovalRecorded         │ RemovalRecorded
+//!        ▼                         ▼                         ▼
+//!    Removing ── InfraEnded ─► Dismantling ── Released ─► Dismantled
 //! ```
 //!
-//! A stopped sandbox that is started again begins as `Provisioned` again.
+//! `Released` also comes without `InfraEnded` before it. A stopped sandbox that is started again begins as `Provisioned` again.
 
 /// The state of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +17,10 @@ pub(crate) enum SandboxLifecycle {
     Provisioned { infra: Option<u32> },
     /// The same, but its record says that it is being removed.
     Removing { infra: Option<u32> },
+    /// It is stopped: its infra process has exited. Its network and namespaces are released behind that.
+    Ending,
+    /// The same, but its record says that it is being removed.
+    Dismantling,
     /// Its infra process has exited, and its network and namespaces are released: only files remain.
     Stopped,
     /// The same, but its record says that it is being removed.
@@ -28,6 +32,8 @@ pub(crate) enum SandboxLifecycle {
 pub(crate) enum SandboxChange {
     /// Its infra process runs, with this pid.
     InfraStarted(u32),
+    /// Its infra process has exited; its network is still to be released.
+    InfraEnded,
     /// Its infra process has exited, and its network and namespaces are released.
     Released,
     /// Its record says from now on that it is being removed.
@@ -49,14 +55,32 @@ impl SandboxLifecycle {
             (Self::Removing { .. }, SandboxChange::InfraStarted(pid)) => {
                 Self::Removing { infra: Some(pid) }
             }
-            (Self::Provisioned { .. } | Self::Stopped, SandboxChange::Released) => Self::Stopped,
-            (Self::Removing { .. } | Self::Dismantled, SandboxChange::Released) => Self::Dismantled,
+            (Self::Ending, SandboxChange::InfraStarted(_) | SandboxChange::InfraEnded)
+            | (Self::Provisioned { .. }, SandboxChange::InfraEnded) => Self::Ending,
+            (
+                Self::Dismantling,
+                SandboxChange::InfraStarted(_)
+                | SandboxChange::InfraEnded
+                | SandboxChange::RemovalRecorded,
+            )
+            | (Self::Removing { .. }, SandboxChange::InfraEnded)
+            | (Self::Ending, SandboxChange::RemovalRecorded) => Self::Dismantling,
+            (Self::Provisioned { .. } | Self::Ending | Self::Stopped, SandboxChange::Released) => {
+                Self::Stopped
+            }
+            (
+                Self::Removing { .. } | Self::Dismantling | Self::Dismantled,
+                SandboxChange::Released,
+            ) => Self::Dismantled,
             (
                 Self::Provisioned { infra } | Self::Removing { infra },
                 SandboxChange::RemovalRecorded,
             ) => Self::Removing { infra },
             (Self::Stopped | Self::Dismantled, SandboxChange::RemovalRecorded) => Self::Dismantled,
-            (Self::Stopped | Self::Dismantled, SandboxChange::InfraStarted(_)) => self,
+            (
+                Self::Stopped | Self::Dismantled,
+                SandboxChange::InfraStarted(_) | SandboxChange::InfraEnded,
+            ) => self,
         }
     }
 
@@ -64,7 +88,7 @@ impl SandboxLifecycle {
     pub(crate) const fn infra(self) -> Option<u32> {
         match self {
             Self::Provisioned { infra } | Self::Removing { infra } => infra,
-            Self::Stopped | Self::Dismantled => None,
+            Self::Ending | Self::Dismantling | Self::Stopped | Self::Dismantled => None,
         }
     }
 
@@ -73,9 +97,22 @@ impl SandboxLifecycle {
         matches!(self, Self::Stopped | Self::Dismantled)
     }
 
+    /// Returns whether it is stopped: nothing runs in it.
+    pub(crate) const fn is_stopped(self) -> bool {
+        self.is_released() || self.is_ending()
+    }
+
     /// Returns whether its record says that it is being removed.
     pub(crate) const fn is_removal_recorded(self) -> bool {
-        matches!(self, Self::Removing { .. } | Self::Dismantled)
+        matches!(
+            self,
+            Self::Removing { .. } | Self::Dismantling | Self::Dismantled
+        )
+    }
+
+    /// Returns whether it is stopped, and its network and namespaces are still to be released.
+    pub(crate) const fn is_ending(self) -> bool {
+        matches!(self, Self::Ending | Self::Dismantling)
     }
 }
 
@@ -88,6 +125,7 @@ mod tests {
     fn change() -> impl Strategy<Value = SandboxChange> {
         prop_oneof![
             (1..9_u32).prop_map(SandboxChange::InfraStarted),
+            Just(SandboxChange::InfraEnded),
             Just(SandboxChange::Released),
             Just(SandboxChange::RemovalRecorded),
         ]
@@ -100,13 +138,18 @@ mod tests {
         ) {
             let mut state = SandboxLifecycle::NEW;
             let mut infra = None;
+            let mut ended = false;
             let mut released = false;
             let mut removal_recorded = false;
             for change in changes {
                 state = state.after(change);
                 match change {
-                    SandboxChange::InfraStarted(pid) if !released => infra = Some(pid),
+                    SandboxChange::InfraStarted(pid) if !released && !ended => infra = Some(pid),
                     SandboxChange::InfraStarted(_) => {}
+                    SandboxChange::InfraEnded => {
+                        infra = None;
+                        ended = true;
+                    }
                     SandboxChange::Released => {
                         infra = None;
                         released = true;
@@ -115,6 +158,7 @@ mod tests {
                 }
                 prop_assert_eq!(state.infra(), infra);
                 prop_assert_eq!(state.is_released(), released);
+                prop_assert_eq!(state.is_ending(), ended && !released);
                 prop_assert_eq!(state.is_removal_recorded(), removal_recorded);
             }
         }

@@ -30,13 +30,20 @@ impl Sandboxes {
                 .check_userns(spec, &self.context.runtime(&spec.handler)?)
                 .await?;
         }
-        // Its journal stays if the disk was read-only when it was stopped.
-        let has_journal = tokio::fs::try_exists(stopped.dirs.cni_journal())
-            .await
-            .unwrap_or(true);
-        if has_journal || !stopped.lifecycle.is_released() {
-            // Or it was found stopped rather than stopped by us, or the rollback of a start failed.
-            self.release_sandbox(id, Some(&stopped)).await?;
+        {
+            let _turn = self.releases.lock(id).await;
+            // Its journal stays if the disk was read-only when it was stopped.
+            let has_journal = tokio::fs::try_exists(stopped.dirs.cni_journal())
+                .await
+                .unwrap_or(true);
+            // As it is after a release that was under way.
+            let now = self.table.get(id)?;
+            if has_journal || !now.lifecycle.is_released() {
+                // Or it was found stopped rather than stopped by us, or the rollback of a start failed.
+                self.release_in_turn(id, Some(&now)).await?;
+                // What is left to do behind the stop must not undo what follows.
+                self.mark_released(id);
+            }
         }
         if stopped.record.infra {
             self.shims.wait_containerd_cleanup(&id.to_string()).await?;

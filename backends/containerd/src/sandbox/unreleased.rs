@@ -1,5 +1,5 @@
-//! Sandboxes whose creation or restart failed and whose network is not released yet: their rules for host
-//! ports are still in force.
+//! Sandboxes whose creation or restart failed, or that are stopped, and whose network is not released yet: their
+//! rules for host ports are still in force.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ pub(crate) struct Unreleased {
 // === impl Unreleased ===
 
 impl Unreleased {
-    /// The network of a sandbox could not be released.
+    /// The network of a sandbox could not be released, or is released behind the answer to a stop.
     pub(crate) fn add(&self, id: SandboxId) {
         self.ids.send_if_modified(|ids| ids.insert(id));
     }

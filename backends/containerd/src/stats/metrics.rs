@@ -129,7 +129,7 @@ impl Stats {
                     *id,
                     sandboxes
                         .get(id)
-                        .filter(|entry| !entry.lifecycle.is_released())?
+                        .filter(|entry| !entry.lifecycle.is_stopped())?
                         .netns()?,
                 ))
             };

@@ -173,7 +173,8 @@ async fn failed_sandbox_create_holds_ports_until_rolled_back() {
     nomad(&node).sandboxes().create(web()).await.unwrap();
 }
 
-#[tokio::test]
+/// The clock stands still: who asks for ports of a stopped sandbox waits for them.
+#[tokio::test(start_paused = true)]
 async fn failed_start_rollback_keeps_ports_of_the_next_start() {
     let node = FakeNode::new().await;
     let pod = || spec(Owner::Kubernetes, "pod", &[80]);
@@ -215,6 +216,64 @@ async fn failed_start_rollback_keeps_ports_of_the_next_start() {
     left.release();
     until(|| node.gateway.claims().report().ports.is_empty()).await;
     nomad(&node).sandboxes().create(web()).await.unwrap();
+}
+
+#[tokio::test]
+async fn ports_of_a_stopped_sandbox_are_waited_for_while_its_network_is_released() {
+    let node = FakeNode::new().await;
+    let pod = || spec(Owner::Kubernetes, "pod", &[80, 81]);
+    let id = node.scope.sandboxes().create(pod()).await.unwrap().id;
+    let left = node.fake.hold(Method::NetworkReleased);
+    node.scope.sandboxes().stop(&id.to_string()).await.unwrap();
+    assert_eq!(
+        node.scope.sandboxes().find(&id.to_string()).unwrap().state,
+        SandboxState::Stopped
+    );
+    assert!(!node.gateway.claims().report().ports.is_empty());
+    let scope = nomad(&node);
+    let sandboxes = scope.sandboxes();
+    let release = async {
+        // Whoever does not wait would have been answered by now.
+        for _ in 0..1000 {
+            tokio::task::yield_now().await;
+        }
+        left.release();
+    };
+    let (web, dns, ()) = tokio::join!(
+        sandboxes.create(spec(Owner::Nomad, "web", &[80])),
+        sandboxes.create(spec(Owner::Nomad, "dns", &[81])),
+        release
+    );
+    web.unwrap();
+    dns.unwrap();
+    // The sandbox has them no more, and is refused.
+    assert_eq!(
+        refused(node.scope.sandboxes().start(id, pod()).await),
+        ErrorKind::FailedPrecondition
+    );
+}
+
+/// The clock stands still: nobody waits for real time.
+#[tokio::test(start_paused = true)]
+async fn ports_whose_network_is_not_released_in_time_are_refused_with_their_holder() {
+    let node = FakeNode::new().await;
+    let pod = spec(Owner::Kubernetes, "pod", &[80]);
+    let id = node.scope.sandboxes().create(pod.clone()).await.unwrap().id;
+    let left = node.fake.hold(Method::NetworkReleased);
+    node.scope.sandboxes().stop(&id.to_string()).await.unwrap();
+    let web = || spec(Owner::Nomad, "web", &[80]);
+    let error = nomad(&node).sandboxes().create(web()).await.unwrap_err();
+    assert!(error.report().contains("pod of kubernetes"), "{error}");
+    // A start of the same sandbox has them, and keeps them when the network is released.
+    node.scope.sandboxes().start(id, pod).await.unwrap();
+    left.release();
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(
+        refused(nomad(&node).sandboxes().create(web()).await),
+        ErrorKind::FailedPrecondition
+    );
 }
 
 #[tokio::test]

@@ -46,13 +46,13 @@ pub trait SandboxBackend: Send + Sync {
         ports: &'a [HostPort],
     ) -> BoxFuture<'a, Result<Option<OccupiedPort>>>;
 
-    /// Waits until a sandbox whose creation or restart failed holds no network resource of the node any more,
-    /// such as host port rules. Returns at once if it holds none. Does not return while the sandbox's record
+    /// Waits until a sandbox whose creation or restart failed, or that is stopped, holds no network resource of the node any
+    /// more, such as host port rules. Returns at once if it holds none. Does not return while the sandbox's record
     /// cannot be read. Cancel-safe.
     fn wait_network_released(&self, id: SandboxId) -> BoxFuture<'_, ()>;
 
-    /// Stops the sandbox's own process and releases its network and namespaces. Precondition: no process of
-    /// its tasks runs. The cleanup of its tasks may still be in progress. Idempotent.
+    /// Stops the sandbox's own process and releases its network and namespaces; the network perhaps behind the answer, see
+    /// [`SandboxBackend::wait_network_released`]. A start and a removal wait for that. Precondition: no process of its tasks runs. The cleanup of its tasks may still be in progress. Idempotent.
     ///
     /// # Errors
     /// The sandbox can be stopped again.

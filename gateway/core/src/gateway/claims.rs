@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use parking_lot::{Mutex, MutexGuard};
+use tokio::time::{Instant, timeout_at};
 
 use super::access::OwnerAccess;
 use super::context::Context;
@@ -20,6 +22,7 @@ use crate::ledger::{
     RefusalReason, Resource,
 };
 use crate::object::Sandbox;
+use crate::operation::plain_step;
 use crate::spec::{
     HostPort, Meta, PodNetwork, Reserved, SandboxNetwork, SandboxSpec, not_forwarded,
 };
@@ -31,6 +34,9 @@ mod report;
 pub use report::LedgerReport;
 
 use compute::recovered_holder;
+
+/// Limit for waiting for the ports of a sandbox that is stopped. Plugins release them within a second unless they hang.
+const RELEASE_LIMIT: Duration = Duration::from_secs(20);
 
 /// The ledger, and what is claimed in it: ports of the host, processors and memory. Devices are leased in it by
 /// [`DeviceLeases`](super::DeviceLeases).
@@ -105,18 +111,59 @@ impl Claims {
         refusal.into()
     }
 
-    /// Claims the host ports of a sandbox.
+    /// Claims the host ports of a sandbox, and calls `begin`: nobody sees the one without the other. Ports of a stopped
+    /// sandbox whose network is still being released are waited for.
     ///
     /// # Errors
-    /// `FailedPrecondition` if another holder has one of them; none is claimed then.
-    pub(super) fn claim_ports(&self, id: SandboxId, spec: &SandboxSpec) -> Result<()> {
+    /// `FailedPrecondition` if another holder has one of them; that of `begin`. None is claimed then.
+    pub(super) async fn claim_ports(
+        &self,
+        id: SandboxId,
+        spec: &SandboxSpec,
+        begin: impl Fn() -> Result<()> + Send + Sync,
+    ) -> Result<()> {
         let holder = PortHolder {
             owner: spec.meta.owner,
             name: spec.meta.name.clone(),
             claims: spec.host_ports.clone(),
         };
-        let claimed = self.ledger().ports.claim(id, holder);
-        claimed.map_err(|refusal| self.record_refusal(refusal))
+        let deadline = Instant::now() + RELEASE_LIMIT;
+        loop {
+            let refusal = {
+                let mut ledger = self.ledger();
+                match ledger.ports.claim(id, holder.clone()) {
+                    Ok(()) => {
+                        return begin().inspect_err(|_| ledger.ports.release(id));
+                    }
+                    Err(refusal) => refusal,
+                }
+            };
+            let other = refusal.holder.as_ref().and_then(|holder| holder.sandbox);
+            let Some(other) = other.filter(|other| self.is_stopped(*other)) else {
+                return Err(self.record_refusal(refusal));
+            };
+            let released = self.context.backend.wait_network_released(other);
+            let released = plain_step("wait_for_ports", timeout_at(deadline, released)).await;
+            if released.is_err() {
+                return Err(self.record_refusal(refusal));
+            }
+            self.release_ports_of_stopped(other);
+        }
+    }
+
+    /// Returns whether there is a sandbox with this id that is stopped.
+    fn is_stopped(&self, id: SandboxId) -> bool {
+        let sandbox = self.context.table.sandbox(id);
+        sandbox.is_some_and(|sandbox| sandbox.state == SandboxState::Stopped)
+    }
+
+    /// Releases the ports of a sandbox whose network is released, unless it is being started again: then they are those of
+    /// the start.
+    fn release_ports_of_stopped(&self, id: SandboxId) {
+        let mut ledger = self.ledger();
+        if self.context.table.sandbox(id).is_none() || self.is_stopped(id) {
+            ledger.ports.release(id);
+        }
     }
 
     /// Looks whether a program of the node listens on a port that is to be forwarded to a sandbox: it would lose its
@@ -206,16 +253,21 @@ impl Claims {
             .announce(conflict.owner, EventKind::Conflict(Arc::new(conflict)));
     }
 
-    /// Releases everything that a stopped sandbox holds, and returns the leases that are over.
+    /// Releases everything that a stopped sandbox holds, and returns the leases that are over. Of a network that is still being
+    /// released it holds the ports: [`Claims::release_when_undone`] releases them.
     pub(super) fn release_sandbox(&self, id: SandboxId) -> Vec<LeaseToken> {
+        let released = self.context.backend.wait_network_released(id);
+        let is_released = released.now_or_never().is_some();
         let mut ledger = self.ledger();
-        ledger.ports.release(id);
+        if is_released {
+            ledger.ports.release(id);
+        }
         ledger.compute.release_sandbox(id);
         ledger.devices.release_sandbox(id)
     }
 
-    /// Releases the ports of a sandbox whose creation failed, once its network is released: until then
-    /// packets still reach it.
+    /// Releases the ports of a sandbox whose creation failed, or that is stopped, once its network is released: until
+    /// then packets still reach it.
     pub(super) fn release_when_undone(self: &Arc<Self>, id: SandboxId) {
         if self
             .context
@@ -231,13 +283,7 @@ impl Claims {
         self.context.watchers.spawn(async move {
             let context = &claims.context;
             tokio::select! {
-                () = context.backend.wait_network_released(id) => {
-                    // A sandbox that was started again meanwhile has claimed its ports again.
-                    let stopped = |sandbox: Arc<Sandbox>| sandbox.state == SandboxState::Stopped;
-                    if context.table.sandbox(id).is_none_or(stopped) {
-                        claims.ledger().ports.release(id);
-                    }
-                }
+                () = context.backend.wait_network_released(id) => claims.release_ports_of_stopped(id),
                 () = context.unwatched.cancelled() => {}
             }
         });

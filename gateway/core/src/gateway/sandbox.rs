@@ -159,7 +159,7 @@ async fn make_sandbox(
     spec: SandboxSpec,
 ) -> Result<Arc<Sandbox>> {
     let context = &sandboxes.context;
-    sandboxes.claims.claim_ports(id, &spec)?;
+    sandboxes.claims.claim_ports(id, &spec, || Ok(())).await?;
     let created = async {
         sandboxes.claims.check_listeners(&spec).await?;
         let created = context.backend.create_sandbox(id, &spec);
@@ -252,10 +252,10 @@ async fn stop_sandbox(sandboxes: Arc<Sandboxes>, id: SandboxId) -> Result<()> {
     match stopped {
         Ok(()) => {
             sandboxes.devices.release(id).await;
-            context
-                .table
-                .apply_sandbox(id, SandboxEvent::Stopped)
-                .map(drop)
+            let stopped = context.table.apply_sandbox(id, SandboxEvent::Stopped);
+            // Those of a network that the backend still releases, and of no other.
+            sandboxes.claims.release_when_undone(id);
+            stopped.map(drop)
         }
         Err(error) => {
             context.table.apply_sandbox(
@@ -281,18 +281,13 @@ async fn start_sandbox(sandboxes: Arc<Sandboxes>, id: SandboxId, spec: SandboxSp
     sandboxes.stop(id).await?;
     // A stop requested from here on waits until this start is finished.
     let _guard = sandboxes.lock(id).await;
-    sandboxes
-        .claims
-        .claim_ports(id, &spec)
-        .map_err(|error| error.context(format!("start sandbox {id}")))?;
-    if let Err(error) = context
-        .table
-        .apply_sandbox(id, SandboxEvent::StartRequested)
-    {
-        sandboxes.devices.release(id).await;
-        return Err(error);
-    }
-    // In the state `Starting`: in that of a stopped one, the end of an earlier start that failed releases the ports.
+    // From then on in the state `Starting`: of a stopped one the ports are released with its network.
+    let begin = || {
+        let event = SandboxEvent::StartRequested;
+        context.table.apply_sandbox(id, event).map(drop)
+    };
+    let claimed = sandboxes.claims.claim_ports(id, &spec, begin).await;
+    claimed.map_err(|error| error.context(format!("start sandbox {id}")))?;
     let started = async {
         sandboxes.claims.check_listeners(&spec).await?;
         let started = context.backend.start_sandbox(id, &spec);

@@ -112,7 +112,7 @@ metrics! {
         PLUGIN_FAILURES: Counter "switchyard_device_host_failures_total" ["reason"] "Failures of these plugins.";
     }
     "network" {
-        CNI_RUNS: Counter "switchyard_cni_runs_total" ["plugin", "command", "result"] "Runs of CNI plugins, by command (ADD or DEL) and result: ok, failed, or dropped if the run was given up.";
+        CNI_RUNS: Counter "switchyard_cni_runs_total" ["plugin", "command", "result"] "Runs of CNI plugins, by command (ADD, DEL, STATUS or GC) and result: ok, failed, or dropped if the run was given up.";
         CNI_DURATION: Histogram "switchyard_cni_run_duration_seconds" ["plugin", "command"] "Time of these runs.";
     }
     "node" {

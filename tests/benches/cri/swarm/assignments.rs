@@ -21,6 +21,8 @@ use switchyard_tests::image::busybox;
 use switchyard_tests::leak_scan::NAMESPACE;
 use switchyard_tests::swarm::node::{LIMIT, SwarmNode, assigned, task};
 
+use super::SwarmSize;
+use crate::bridge_driver::BridgeDriver;
 use crate::failure::Failure;
 use crate::pair::Pair;
 use crate::report::progress;
@@ -43,7 +45,13 @@ struct AssignmentSides {
 }
 
 /// Starts on the host's network, and on the gateway's bridge.
-pub(super) fn measure(starts: u32, warm_up: u32) -> Result<[Vec<Pair<Duration>>; 2], Failure> {
+pub(super) fn measure(size: SwarmSize) -> Result<[Vec<Pair<Duration>>; 2], Failure> {
+    let SwarmSize {
+        starts,
+        warm_up,
+        driver,
+        ..
+    } = size;
     on_own_thread(|| {
         // The fixture needs a runtime with threads.
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -51,7 +59,7 @@ pub(super) fn measure(starts: u32, warm_up: u32) -> Result<[Vec<Pair<Duration>>;
             .enable_all()
             .build()?;
         runtime.block_on(async {
-            let sides = AssignmentSides::start().await?;
+            let sides = AssignmentSides::start(driver).await?;
             let host = sides.pairs(starts, warm_up, false).await?;
             let own = sides.pairs(starts, warm_up, true).await?;
             sides.end().await;
@@ -63,8 +71,10 @@ pub(super) fn measure(starts: u32, warm_up: u32) -> Result<[Vec<Pair<Duration>>;
 // === impl AssignmentSides ===
 
 impl AssignmentSides {
-    async fn start() -> Result<Self, Failure> {
-        let world = tokio::task::block_in_place(BackendFixture::new);
+    async fn start(driver: BridgeDriver) -> Result<Self, Failure> {
+        let world = tokio::task::block_in_place(|| {
+            BackendFixture::with(|settings| settings.network.bridge.driver = driver.choice())
+        });
         let repository = "library/busybox";
         let digest = world
             .registry()

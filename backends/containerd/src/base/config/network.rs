@@ -66,6 +66,18 @@ pub enum IsolationChoice {
 
 // === impl BridgeConfig ===
 
+impl Default for BridgeConfig {
+    fn default() -> Self {
+        Self {
+            name: "switchyard0".into(),
+            subnets: vec!["172.26.80.0/20".into()],
+            mtu: 0,
+            addresses_dir: "/var/lib/cni/networks".into(),
+            driver: BridgeDriverChoice::default(),
+        }
+    }
+}
+
 impl BridgeConfig {
     /// Returns whether the daemon is to attach sandboxes itself.
     #[must_use]
