@@ -77,6 +77,8 @@ pub(crate) struct NativeBridges {
     knows_all: AtomicBool,
     /// Notified when connections may go on to where a port led before.
     past_flows: Notify,
+    /// Notified when a bridge has got its first container: filters of iptables may drop what it forwards.
+    new_bridge: Notify,
     threads: Arc<Semaphore>,
 }
 
@@ -154,6 +156,7 @@ impl NativeBridges {
             in_use: CancellationToken::new(),
             knows_all: AtomicBool::new(false),
             past_flows: Notify::new(),
+            new_bridge: Notify::new(),
             threads: Arc::new(Semaphore::new(THREADS)),
         };
         if bridges.is_chosen() {
@@ -267,8 +270,15 @@ impl NativeBridges {
         journal: &Path,
     ) -> Result<Vec<IpAddr>> {
         let NativeRequest { driver, request } = asked.clone();
-        let attached = self.call(move |_| driver.attach(&request)).await?;
+        let attach = move |tables: &BridgeTables| {
+            let is_new = !tables.knows(&driver.settings().name);
+            (is_new, driver.attach(&request))
+        };
+        let (is_new, attached) = self.call(attach).await?;
         self.past_flows.notify_one();
+        if is_new {
+            self.new_bridge.notify_one();
+        }
         let attached = match attached {
             Ok(attached) => attached,
             Err(error) => {

@@ -220,6 +220,12 @@ impl BridgeTables {
         elements
     }
 
+    /// Returns whether a bridge has elements in the tables, or is to have them.
+    #[must_use]
+    pub fn knows(&self, bridge: &LinkName) -> bool {
+        self.lock().bridges.contains_key(bridge)
+    }
+
     /// Their name.
     #[must_use]
     pub const fn name(&self) -> &TableName {

@@ -133,7 +133,7 @@ impl Field {
             Self::ArpAddress => "arp saddr ip".to_owned(),
             Self::Source4 => "ip saddr".to_owned(),
             Self::Source6 => "ip6 saddr".to_owned(),
-            // nft has a name for it since version 1.0.8: icmpv6 taddr.
+            // Versions of nft after 1.0.6 have a name for it: icmpv6 taddr.
             Self::Advertised6 => "@th,64,128".to_owned(),
         }
     }

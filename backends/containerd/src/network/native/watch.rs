@@ -139,7 +139,11 @@ impl NativeBridges {
             } else {
                 backoff.pause()
             };
-            match timeout(pause, changed(&mut monitor, own)).await {
+            let waited = tokio::select! {
+                waited = timeout(pause, changed(&mut monitor, own)) => waited,
+                () = self.new_bridge.notified() => continue,
+            };
+            match waited {
                 Ok(Ok(())) => sleep(SETTLE).await,
                 // Another one is opened.
                 Ok(Err(error)) => {
