@@ -63,7 +63,7 @@ pub(crate) struct NativeBridge {
     fault: Option<String>,
     /// Cancelled as soon as there is something that others could take away; used as a one-shot signal.
     in_use: CancellationToken,
-    /// True if the attachments of all predecessors are known.
+    /// True if the journals of all predecessors are read, and need no further look.
     knows_all: AtomicBool,
     /// Notified when connections may go on to where a port led before.
     past_flows: Notify,
@@ -391,7 +391,7 @@ impl NativeBridge {
 
     /// Removes ends of network devices that belong to no attachment. When recovery is complete, unless it does not know all attachments.
     pub(crate) async fn sweep(&self) {
-        if !self.in_use.is_cancelled() || !self.knows_all.load(Ordering::Relaxed) {
+        if !self.in_use.is_cancelled() {
             return;
         }
         let swept = self.call(BridgeDriver::sweep).await;

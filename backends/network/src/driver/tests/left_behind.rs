@@ -112,6 +112,7 @@ fn two_instances_on_a_node_leave_each_other_alone() {
         let attached = node.driver.attach(&a.request).unwrap();
         other.attach(&b.request).unwrap();
         for driver in [&node.driver, &other] {
+            driver.adopt(&[], true);
             driver.restore().unwrap();
             assert_eq!(driver.sweep().unwrap(), 0);
         }
@@ -174,6 +175,7 @@ fn ports_of_unknown_attachments_stay_until_all_are_known() {
         next.adopt(&[], false);
         next.restore().unwrap();
         assert_eq!(ports(), BTreeSet::from([8080]));
+        assert_eq!(next.sweep().unwrap(), 0, "its devices stay too");
         let another = Container::with_ports("another", &both(8081));
         let another_attached = next.attach(&another.request).unwrap();
         assert_eq!(ports(), BTreeSet::from([8080, 8081]));
