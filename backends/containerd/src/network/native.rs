@@ -73,7 +73,7 @@ pub(crate) struct NativeBridges {
     fault: Option<String>,
     /// Cancelled as soon as there is something that others could take away; used as a one-shot signal.
     in_use: CancellationToken,
-    /// True if the attachments of all predecessors are known.
+    /// True if the journals of all predecessors are read, and need no further look.
     knows_all: AtomicBool,
     /// Notified when connections may go on to where a port led before.
     past_flows: Notify,

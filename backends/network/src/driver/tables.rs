@@ -366,8 +366,8 @@ impl BridgeTables {
         withdrawn
     }
 
-    /// Deletes the links of all bridges that belong to no known attachment, and returns how many there were. A kill leaves them if their
-    /// namespace goes on to exist. Call it after all attachments were adopted. Blocks, some 30 ms for each.
+    /// Deletes the links of all bridges that belong to no known attachment, and returns how many there were: none, until all attachments of
+    /// former processes are known. A kill leaves such links if their namespace continues to exist. Blocks, some 30 ms for each.
     ///
     /// # Errors
     /// [`DriverError::Links`].
@@ -381,6 +381,9 @@ impl BridgeTables {
     }
 
     fn sweep_one(&self, state: &mut State) -> Result<bool, DriverError> {
+        if !state.knows_all {
+            return Ok(false);
+        }
         let known: BTreeSet<String> = state
             .attachments
             .keys()
@@ -401,8 +404,8 @@ impl BridgeTables {
     /// are detached. Call it behind the answer to each attachment and detachment, once for several. An attachment that gets an address to
     /// which such connections lead does it first.
     ///
-    /// The kernel looks at all connections for it: 2 ms, and 30 ms if there are 20,000. Blocks. A kernel that does not list connections keeps
-    /// them until they have been silent for some minutes, which is logged once.
+    /// The kernel looks at all its buckets of connections for it, which takes milliseconds also if there are few. Blocks. A kernel that does
+    /// not list connections keeps them until they have been silent for some minutes, which is logged once.
     pub fn forget_past_flows(&self) {
         self.past.remove();
     }

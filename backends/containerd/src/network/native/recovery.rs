@@ -130,7 +130,7 @@ impl NativeBridges {
 
     /// Removes ends of network devices that belong to no attachment. When recovery is complete, unless it does not know all attachments.
     pub(crate) async fn sweep(&self) {
-        if !self.in_use.is_cancelled() || !self.knows_all.load(Ordering::Relaxed) {
+        if !self.in_use.is_cancelled() {
             return;
         }
         let swept = self.call(BridgeTables::sweep).await;

@@ -111,6 +111,7 @@ fn two_instances_on_a_node_leave_each_other_alone() {
         let attached = node.driver.attach(&a.request).unwrap();
         other.attach(&b.request).unwrap();
         for driver in [&node.driver, &other] {
+            adopt(driver, &[], true);
             driver.tables.restore().unwrap();
             assert_eq!(driver.tables.sweep().unwrap(), 0);
         }
@@ -173,6 +174,7 @@ fn ports_of_unknown_attachments_stay_until_all_are_known() {
         adopt(&next, &[], false);
         next.tables.restore().unwrap();
         assert_eq!(ports(), BTreeSet::from([8080]));
+        assert_eq!(next.tables.sweep().unwrap(), 0, "its devices stay too");
         let another = Container::with_ports("another", &both(8081));
         let another_attached = next.attach(&another.request).unwrap();
         assert_eq!(ports(), BTreeSet::from([8080, 8081]));
