@@ -14,6 +14,9 @@ const DOCKER: &str = "-A FORWARD -j DOCKER-USER";
 /// An operator's, as the documentation once advised.
 const BY_HAND: &str = "-A FORWARD -i sw0 -j ACCEPT";
 
+/// What a case shows, the listed chain, whether the bridge is needed, and how many rules are then added and removed.
+type Case<'a> = (&'a str, &'a [&'a str], bool, (usize, usize));
+
 /// How many rules are added and removed.
 fn counts(plan: &ChainPlan) -> (usize, usize) {
     (plan.add.len(), plan.remove.len())
@@ -25,7 +28,7 @@ fn chain_gets_what_it_lacks_and_loses_what_it_does_not_need() {
     let ordered = TO.replace("RELATED,ESTABLISHED,DNAT", "DNAT,RELATED,ESTABLISHED");
     let of_others = FROM.replace("switchyard", "\"switchyard by me\"");
     let edited = FROM.replace("-j ACCEPT", "-j DROP");
-    let cases: &[(&str, &[&str], bool, (usize, usize))] = &[
+    let cases: &[Case] = &[
         ("only others accept", &[ACCEPT, DOCKER], true, (0, 0)),
         ("all is dropped", &[DROP], true, (2, 0)),
         ("behind docker's", &[DROP, DOCKER], true, (2, 0)),
@@ -106,7 +109,7 @@ fn chain_gets_what_it_lacks_and_loses_what_it_does_not_need() {
 fn what_is_planned_is_what_the_chain_needs() {
     let all = [DROP, DOCKER, FROM, TO, BY_HAND, OTHER_FROM].join("\n");
     assert_eq!(
-        counts(&plan(&all, None, false)),
+        counts(&plan(&all, None, &[])),
         (0, 3),
         "for whichever bridge"
     );

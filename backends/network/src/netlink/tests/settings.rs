@@ -1,10 +1,10 @@
 //! Bandwidth, kernel parameters, events, and namespaces.
 
 use std::path::Path;
-use std::process::Command;
 
 use super::super::uapi::RTM_NEWLINK;
 use super::*;
+use crate::testing::run;
 
 #[test]
 fn events_of_a_group_are_received() {
@@ -22,11 +22,7 @@ fn events_of_a_group_are_received() {
 
 #[test]
 fn bandwidth_is_limited_in_both_directions() {
-    let tc = |words: &[&str]| {
-        let output = Command::new("tc").args(words).output();
-        let output = output.expect("tc of the Debian package iproute2 can be started");
-        String::from_utf8(output.stdout).unwrap()
-    };
+    let tc = |words: &[&str]| run("tc", "iproute2", words);
     in_private_netns(|| {
         let mut host = socket();
         let ifb = Ifb {
