@@ -44,7 +44,7 @@ fn bridge(text: &str) -> Bridge {
     }
 }
 
-/// A pair whose other end is `eth0` of a new namespace.
+/// A pair whose other end is `eth0` of a new namespace. The namespace goes with the value, and both ends with the namespace.
 fn pair(master: Option<u32>) -> Veth {
     Veth {
         link: NewLink::new(name("swt0")),

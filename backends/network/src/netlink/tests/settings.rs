@@ -28,7 +28,8 @@ fn bandwidth_is_limited_in_both_directions() {
         let ifb = Ifb {
             link: NewLink::new(name("swt-ifb")),
         };
-        host.run(&[pair(None).create(), ifb.create()]).unwrap();
+        let veth = pair(None);
+        host.run(&[veth.create(), ifb.create()]).unwrap();
         let port = found(&mut host, "swt0").index;
         let ifb = found(&mut host, "swt-ifb").index;
         let rate = |bits| Rate::new(bits, 800_000, 1_500).unwrap();
