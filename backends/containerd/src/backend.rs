@@ -98,7 +98,7 @@ impl Containerd {
         if native.is_wanted() {
             let fault = native
                 .fault()
-                .map(|why| format!("{why}: CNI plugins attach tasks to network.bridge"));
+                .map(|why| format!("{why}: CNI plugins attach sandboxes to the gateway's bridges"));
             features.add("native_bridge", fault);
         }
         features

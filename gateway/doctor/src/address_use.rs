@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use switchyard_cni::NetworkList;
-use switchyard_containerd::config::PodNetworkChoice;
 use switchyard_core::spec::Subnet;
 use switchyard_operator_api::Objects;
 use switchyard_operator_api::text::short;
@@ -15,6 +14,7 @@ use super::codes::runtime::FEW_ADDRESSES;
 use super::facts::{Facts, ask};
 use super::finding::{Finding, Severity};
 use super::network::networks;
+use super::pod_bridge::{bridge_ranges, has_pods_on_bridge, told_ranges};
 use super::text::first_of;
 
 /// The plugin's default data directory.
@@ -70,15 +70,11 @@ fn pools(facts: &Facts) -> Vec<AddressPool> {
             ranges: vec![AddressRange::of(subnet)],
         }));
     }
-    if !facts.config.cri.enabled {
-        return found;
-    }
-    match facts.config.cri.network {
-        PodNetworkChoice::Bridge => found.extend(pools_of_bridge(facts)),
-        PodNetworkChoice::Cni => {
-            let network = networks(facts).into_iter().flatten().next();
-            found.extend(network.iter().flat_map(|network| pools_of(facts, network)));
-        }
+    if has_pods_on_bridge(&facts.config) {
+        found.extend(pools_of_bridge(facts));
+    } else if facts.config.cri.enabled {
+        let network = networks(facts).into_iter().flatten().next();
+        found.extend(network.iter().flat_map(|network| pools_of(facts, network)));
     }
     found
 }
@@ -86,18 +82,12 @@ fn pools(facts: &Facts) -> Vec<AddressPool> {
 /// The pools of the bridge of pods.
 fn pools_of_bridge(facts: &Facts) -> Vec<AddressPool> {
     let network = &facts.config.network;
-    let mut sets = node_ranges(facts);
-    if sets.is_empty() {
-        let subnets = network.pods.subnets.iter();
-        let subnets = subnets.filter_map(|text| text.parse::<Subnet>().ok());
-        sets.extend(subnets.map(|subnet| vec![AddressRange::of(subnet)]));
-    }
-    let pool = |ranges| AddressPool {
+    let pool = |range| AddressPool {
         network: network.pods.name.clone(),
         dir: network.bridge.addresses_dir.join(&network.pods.name),
-        ranges,
+        ranges: vec![AddressRange::of(range)],
     };
-    sets.into_iter().map(pool).collect()
+    bridge_ranges(facts).into_iter().map(pool).collect()
 }
 
 fn pools_of(facts: &Facts, network: &NetworkList) -> Vec<AddressPool> {
@@ -114,7 +104,8 @@ fn pools_of(facts: &Facts, network: &NetworkList) -> Vec<AddressPool> {
         let mut sets = sets_of(ipam);
         let capabilities = plugin.get("capabilities");
         if sets.is_empty() && capabilities.is_some_and(|known| known["ipRanges"] == true) {
-            sets = node_ranges(facts);
+            let told = told_ranges(facts).into_iter();
+            sets = told.map(|range| vec![AddressRange::of(range)]).collect();
         }
         let sets = sets.into_iter().take(SETS_MAX);
         found.extend(sets.map(|ranges| AddressPool {
@@ -135,18 +126,6 @@ fn sets_of(ipam: &Value) -> Vec<Vec<AddressRange>> {
         Some(ranges.filter_map(AddressRange::of_json).collect())
     });
     single.into_iter().chain(several).collect()
-}
-
-/// The ranges that the kubelet has given to the node, each as a set.
-fn node_ranges(facts: &Facts) -> Vec<Vec<AddressRange>> {
-    let status = facts.status.as_ref().ok();
-    let known = status.and_then(|status| status.facts.get("network.ranges"));
-    let text = known.map_or("", String::as_str);
-    // They stand among other words.
-    text.split(|c: char| c.is_whitespace() || matches!(c, ',' | ';' | '='))
-        .filter_map(|word| word.parse::<Subnet>().ok())
-        .map(|subnet| vec![AddressRange::of(subnet)])
-        .collect()
 }
 
 fn nearly_used(facts: &Facts, pool: &AddressPool) -> Option<Finding> {

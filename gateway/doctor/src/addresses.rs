@@ -8,6 +8,7 @@ use super::facts::Facts;
 use super::finding::{Finding, Severity};
 use super::network::{networks, ranges};
 use super::nomad;
+use super::pod_bridge::bridge_ranges;
 use super::text::{first_of, port_range};
 
 /// The ports of Services of type NodePort, unless the API server is configured otherwise.
@@ -62,24 +63,30 @@ fn routed(facts: &Facts) -> Vec<Finding> {
 
 /// Two networks on this node with overlapping addresses.
 fn overlapping_networks(facts: &Facts) -> Vec<Finding> {
-    let bridge = &facts.config.network.bridge;
-    let mut known: Vec<(String, Subnet)> = Vec::new();
+    let config = &facts.config.network;
+    let mut all: Vec<(String, Subnet)> = Vec::new();
     if facts.config.nomad.enabled {
-        let subnets = bridge.subnets.iter().filter_map(|text| text.parse().ok());
-        known.extend(subnets.map(|subnet| (format!("network.bridge ({})", bridge.name), subnet)));
+        let subnets = config.bridge.subnets.iter();
+        let subnets = subnets.filter_map(|text| text.parse().ok());
+        let name = format!("network.bridge ({})", config.bridge.name);
+        all.extend(subnets.map(|subnet| (name.clone(), subnet)));
     }
-    let mut found = Vec::new();
+    let of_pods = bridge_ranges(facts).into_iter();
+    let name = format!("network.pods ({})", config.pods.name);
+    all.extend(of_pods.map(|subnet| (name.clone(), subnet)));
     for network in networks(facts).into_iter().flatten() {
         let name = network.source.display().to_string();
-        for subnet in ranges(&network).take(RANGES_MAX) {
-            let other = known
-                .iter()
-                .find(|(other, range)| *other != name && range.overlaps(&subnet));
-            if let Some((other, range)) = other {
-                let text = format!("{name} has {subnet}, {other} has {range}");
-                found.push(Finding::new(&SUBNETS_OVERLAP, text));
-            }
-            known.push((name.clone(), subnet));
+        let subnets = ranges(&network).take(RANGES_MAX);
+        all.extend(subnets.map(|subnet| (name.clone(), subnet)));
+    }
+    let mut found = Vec::new();
+    for (at, (name, subnet)) in all.iter().enumerate() {
+        let other = all[..at]
+            .iter()
+            .find(|(other, range)| other != name && range.overlaps(subnet));
+        if let Some((other, range)) = other {
+            let text = format!("{name} has {subnet}, {other} has {range}");
+            found.push(Finding::new(&SUBNETS_OVERLAP, text));
         }
     }
     found

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use switchyard_config::{Config, ContainerdMode};
 use switchyard_containerd::SNAPSHOTTER_UNUSABLE;
-use switchyard_containerd::config::{BridgeDriverChoice, PodNetworkChoice};
+use switchyard_containerd::config::BridgeDriverChoice;
 use switchyard_linux::report;
 use switchyard_operator_api::VERSION;
 use switchyard_operator_api::{PartView, StatusReport, TroubleView};
@@ -20,6 +20,7 @@ use super::codes::daemon::{
 use super::codes::runtime::NO_SNAPSHOTTER;
 use super::facts::Facts;
 use super::finding::{Finding, Severity};
+use super::pod_bridge::has_pods_on_bridge;
 use super::view::FileKind;
 
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
@@ -369,8 +370,4 @@ fn shared(one: &Config, other: &Config) -> Vec<String> {
         pods.to_owned(),
     );
     keys
-}
-
-fn has_pods_on_bridge(config: &Config) -> bool {
-    config.cri.enabled && config.cri.network == PodNetworkChoice::Bridge
 }

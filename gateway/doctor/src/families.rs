@@ -14,6 +14,7 @@ use super::facts::Facts;
 use super::finding::Finding;
 use super::network::{node_network, ranges};
 use super::nomad;
+use super::pod_bridge::{bridge_ranges, has_pods_on_bridge};
 use super::text::first_of;
 
 /// The addresses of the node's interfaces; a kernel without IPv6 has no such file.
@@ -53,27 +54,54 @@ pub(super) fn of_bridge(facts: &Facts) -> Vec<IpAddr> {
         .collect()
 }
 
-/// And of those of the network of pods, as far as its configuration has ranges.
-fn of_pods(facts: &Facts) -> Vec<IpAddr> {
-    if !facts.config.cri.enabled {
-        return Vec::new();
-    }
-    let (network, _) = node_network(facts);
-    let ranges = network.iter().flat_map(ranges);
-    ranges.map(|range| range.first()).collect()
+/// The network of pods that the node's CNI configuration has; none if pods are on a bridge of the gateway.
+fn cni_network(facts: &Facts) -> Option<NetworkList> {
+    let has_pods = facts.config.cri.enabled && !has_pods_on_bridge(&facts.config);
+    has_pods.then(|| node_network(facts).0).flatten()
 }
 
-/// The families between whose addresses and other machines the node forwards. A network whose ranges are not known counts as
-/// one of IPv4, and so does a node without networks.
-pub(super) fn forwarded(facts: &Facts) -> Families {
-    let pods = of_pods(facts);
-    let are_unknown =
-        pods.is_empty() && facts.config.cri.enabled && node_network(facts).0.is_some();
-    let known = [of_bridge(facts), pods].concat();
-    let has = |six: bool| known.iter().any(|address| address.is_ipv6() == six);
+/// The families of these ranges of a network. One whose ranges are not known counts as one of IPv4.
+fn known_or_four(ranges: &[IpAddr]) -> Families {
+    let has = |six: bool| ranges.iter().any(|address| address.is_ipv6() == six);
     Families {
-        four: has(false) || are_unknown || known.is_empty(),
+        four: has(false) || ranges.is_empty(),
         six: has(true),
+    }
+}
+
+/// Those of the gateway's bridge network; `None` while it has no tasks.
+pub(super) fn of_own_bridge(facts: &Facts) -> Option<Families> {
+    let ranges = of_bridge(facts);
+    (!ranges.is_empty()).then(|| known_or_four(&ranges))
+}
+
+/// Those of the bridge of pods; `None` if pods are elsewhere.
+pub(super) fn of_pod_bridge(facts: &Facts) -> Option<Families> {
+    has_pods_on_bridge(&facts.config).then(|| {
+        let ranges = bridge_ranges(facts).into_iter();
+        let firsts: Vec<IpAddr> = ranges.map(|range| range.first()).collect();
+        known_or_four(&firsts)
+    })
+}
+
+/// Those of the CNI configuration's network of pods; `None` if pods are elsewhere.
+fn of_cni_network(facts: &Facts) -> Option<Families> {
+    let network = cni_network(facts)?;
+    let firsts: Vec<IpAddr> = ranges(&network).map(|range| range.first()).collect();
+    Some(known_or_four(&firsts))
+}
+
+/// The families between whose addresses and other machines the node forwards. A node without networks counts as one of IPv4.
+pub(super) fn forwarded(facts: &Facts) -> Families {
+    let networks = [
+        of_own_bridge(facts),
+        of_pod_bridge(facts),
+        of_cni_network(facts),
+    ];
+    let known: Vec<Families> = networks.into_iter().flatten().collect();
+    Families {
+        four: known.iter().any(|has| has.four) || known.is_empty(),
+        six: known.iter().any(|has| has.six),
     }
 }
 
@@ -93,16 +121,14 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
 fn bridges(facts: &Facts) -> Vec<String> {
     let is_six = |range: Subnet| range.first().is_ipv6();
     let of_tasks = of_bridge(facts).iter().any(IpAddr::is_ipv6);
-    let of_tasks = of_tasks.then(|| facts.config.network.bridge.name.clone());
-    let network = facts
-        .config
-        .cri
-        .enabled
-        .then(|| node_network(facts).0)
-        .flatten()
-        .filter(|network| ranges(network).any(is_six));
-    let of_pods = network.iter().flat_map(with_gateway);
-    of_tasks.into_iter().chain(of_pods).collect()
+    let config = &facts.config.network;
+    let of_tasks = of_tasks.then(|| config.bridge.name.clone());
+    let on_bridge = bridge_ranges(facts).into_iter().any(is_six);
+    let on_bridge = on_bridge.then(|| config.pods.name.clone());
+    let network = cni_network(facts).filter(|network| ranges(network).any(is_six));
+    let of_network = network.iter().flat_map(with_gateway);
+    let own = of_tasks.into_iter().chain(on_bridge);
+    own.chain(of_network).collect()
 }
 
 /// The bridges of a network that are the gateways of its pods.

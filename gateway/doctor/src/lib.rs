@@ -4,7 +4,7 @@
 //! run ──► facts           configuration, daemon's answers, processes: once
 //!   ├──► kernel, features, cgroups (with selinux), storage, systemd   1xx
 //!   ├──► containerd                          2xx
-//!   ├──► network, native, families, name_servers, addresses, address_use   3xx
+//!   ├──► network, native, families, name_servers, addresses, address_use (with pod_bridge)   3xx
 //!   ├──► kubelet                             4xx
 //!   ├──► nomad (with hcl)                    5xx
 //!   ├──► swarm                               6xx
@@ -47,6 +47,7 @@ mod network;
 mod node_devices;
 mod nomad;
 pub mod outside;
+mod pod_bridge;
 mod redact;
 mod selinux;
 mod storage;

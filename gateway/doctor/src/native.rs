@@ -1,11 +1,10 @@
-//! Checks of the driver that connects containers to the gateway's own bridge without CNI plugins.
+//! Checks of the driver that connects containers to the gateway's bridges without CNI plugins.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use super::codes::runtime::{NATIVE_DROPPED, NATIVE_LACKING, TABLE_CHANGED};
 use super::facts::Facts;
-use super::families::of_bridge;
+use super::families::{of_own_bridge, of_pod_bridge};
 use super::finding::Finding;
 use super::kernel::Modules;
 use super::network::{FILTERS, Filter, drops, forward_rules, has_nf_tables};
@@ -38,10 +37,11 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     if !facts.config.network.bridge.is_native() {
         return found;
     }
-    let ranges = of_bridge(facts);
-    let has_six = ranges.iter().any(IpAddr::is_ipv6);
-    let has_four = ranges.iter().any(IpAddr::is_ipv4);
-    if ranges.is_empty() {
+    let network = &facts.config.network;
+    let own = of_own_bridge(facts).map(|has| (network.bridge.name.as_str(), has));
+    let of_pods = of_pod_bridge(facts).map(|has| (network.pods.name.as_str(), has));
+    let bridges: Vec<_> = own.into_iter().chain(of_pods).collect();
+    if bridges.is_empty() {
         return found;
     }
     // What the daemon has tried itself is among its features.
@@ -50,11 +50,14 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
         .map(|feature| feature.name.as_str())
         .any(|name| name == NATIVE_BRIDGE)
     {
+        let has_six = bridges.iter().any(|(_, has)| has.six);
         found.extend(lacking(facts, has_six));
     }
-    let filters = FILTERS.iter();
-    let filters = filters.filter(|filter| if filter.is_six { has_six } else { has_four });
-    found.extend(filters.filter_map(|filter| dropped(facts, filter)));
+    for (bridge, has) in bridges {
+        let filters = FILTERS.iter();
+        let filters = filters.filter(|filter| if filter.is_six { has.six } else { has.four });
+        found.extend(filters.filter_map(|filter| dropped(facts, filter, bridge)));
+    }
     found
 }
 
@@ -97,10 +100,9 @@ fn lacking(facts: &Facts, has_six: bool) -> Option<Finding> {
     })
 }
 
-/// Checks whether a filter drops forwarded packets of the gateway's bridge.
-fn dropped(facts: &Facts, filter: &Filter) -> Option<Finding> {
+/// Checks whether a filter drops forwarded packets of a bridge of the gateway.
+fn dropped(facts: &Facts, filter: &Filter, bridge: &str) -> Option<Finding> {
     let program = filter.program;
-    let bridge = facts.config.network.bridge.name.as_str();
     let forward = forward_rules(facts, filter)?;
     let operators = OPERATORS_CHAINS
         .into_iter()

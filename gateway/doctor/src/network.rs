@@ -4,7 +4,6 @@ use std::path::Path;
 
 use serde_json::Value;
 use switchyard_cni::NetworkList;
-use switchyard_containerd::config::PodNetworkChoice;
 use switchyard_core::spec::Subnet;
 use switchyard_linux::packages::Needed;
 use switchyard_linux::report;
@@ -14,6 +13,7 @@ use super::codes::runtime::{
 };
 use super::facts::Facts;
 use super::finding::Finding;
+use super::pod_bridge::has_pods_on_bridge;
 use super::text::listed;
 use super::view::FILE_MAX;
 
@@ -50,8 +50,7 @@ pub(super) const FILTERS: [Filter; 2] = [
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
     let (network, skipped) = node_network(facts);
-    let pods_on_bridge =
-        facts.config.cri.enabled && facts.config.cri.network == PodNetworkChoice::Bridge;
+    let pods_on_bridge = has_pods_on_bridge(&facts.config);
     if facts.config.cri.enabled && !pods_on_bridge {
         found.extend(
             skipped

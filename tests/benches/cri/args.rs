@@ -166,7 +166,8 @@ pub(crate) struct Args {
     /// Concurrent tasks, for the memory of each
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) tasks_running: u32,
-    /// What attaches our tasks of Nomad and Swarm to the gateway's own bridge; the bare containers beside them have plugins
+    /// What attaches our tasks of Nomad and Swarm to the gateway's own bridge; the bare containers beside them have plugins. With
+    /// `native`, the pods of ours for the part `scale` are on a bridge of the gateway too
     #[arg(long, value_name = "DRIVER", value_enum, default_value_t = BridgeDriver::Cni)]
     pub(crate) bridge_driver: BridgeDriver,
     /// Attachments of each side
@@ -217,14 +218,15 @@ pub(crate) struct Args {
     /// Pods of each side in each state of a big node
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) big_pods: u32,
-    /// Pods of a side beside which is measured, in turn
+    /// Pods of a side beside which is measured, in turn; 1,000 at most, for a bridge has 1,023 ports
     #[arg(
         long,
         value_name = "N,...",
         value_delimiter = ',',
-        default_value = "10,100,500,1000"
+        default_value = "10,100,500,1000",
+        value_parser = clap::value_parser!(u16).range(1..=1000)
     )]
-    pub(crate) scale: Vec<usize>,
+    pub(crate) scale: Vec<u16>,
     /// Pods that are measured beside each of these counts
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) scale_pods: u32,
@@ -267,7 +269,7 @@ impl Args {
 
     /// Returns the extent of the part for many pods.
     pub(crate) fn scale_size(&self) -> ScaleSize {
-        let mut counts = self.scale.clone();
+        let mut counts: Vec<usize> = self.scale.iter().copied().map(usize::from).collect();
         counts.sort_unstable();
         counts.dedup();
         ScaleSize {
@@ -277,11 +279,14 @@ impl Args {
         }
     }
 
-    /// Returns the settings of our daemon that follow from the options.
+    /// Returns the settings of our daemon that follow from the options. Those of its own bridge are the first.
     pub(crate) fn daemon_settings(&self) -> String {
         let mut settings = self.bridge_driver.settings();
         if self.names(Part::Scale) {
             settings.push_str(&format!("subnets = [{:?}]\n", scale::BRIDGE_SUBNET));
+            if self.bridge_driver == BridgeDriver::Native {
+                settings.push_str(&scale::pod_settings());
+            }
         }
         settings
     }

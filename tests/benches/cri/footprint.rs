@@ -12,6 +12,7 @@ use switchyard_tests::host::{cgroups, mounts, processes};
 use switchyard_tests::root::PrivateRoot;
 
 use crate::failure::Failure;
+use crate::scale;
 use crate::side::Side;
 
 /// Directory in which the shims let runc keep its state, as `<namespace>/<id>`.
@@ -30,12 +31,12 @@ const OPAQUE: [&str; 8] = [
     "timed-theirs",
 ];
 
-/// Looks at everything below a private root.
+/// Looks at everything below a private root, and at the ports of all bridges that pods may be on.
 #[derive(Debug)]
 pub(crate) struct NodeScanner {
     root: PathBuf,
     logs: PathBuf,
-    bridge: PathBuf,
+    bridges: Vec<PathBuf>,
     cgroup: String,
 }
 
@@ -64,15 +65,12 @@ pub(crate) struct Footprint {
 impl NodeScanner {
     /// Scans the objects below this root.
     pub(crate) fn new(root: &PrivateRoot) -> Self {
-        Self::of_bridge(root, root.network().bridge())
-    }
-
-    /// The same for pods that are on this bridge.
-    pub(crate) fn of_bridge(root: &PrivateRoot, bridge: &str) -> Self {
+        let names = scale::BRIDGES.into_iter().chain([root.network().bridge()]);
+        let ports = |bridge: &str| Path::new("/sys/class/net").join(bridge).join("brif");
         Self {
             root: root.path().to_owned(),
             logs: root.log_dir(),
-            bridge: Path::new("/sys/class/net").join(bridge).join("brif"),
+            bridges: names.map(ports).collect(),
             cgroup: root.cgroup_name(),
         }
     }
@@ -81,7 +79,8 @@ impl NodeScanner {
     pub(crate) fn scan(&self) -> NodeObjects {
         let mut paths = BTreeSet::new();
         self.walk(&self.root, &mut paths);
-        for dir in [self.bridge.as_path(), Path::new(CNI_RESULTS)] {
+        let bridges = self.bridges.iter().map(PathBuf::as_path);
+        for dir in bridges.chain([Path::new(CNI_RESULTS)]) {
             paths.extend(children(dir));
         }
         let groups = cgroups::trees_named(&self.cgroup);

@@ -94,6 +94,8 @@ async fn until_told_to_stop(args: &Args) -> Result<(), Failure> {
 }
 
 async fn measure(args: &Args) -> Result<(), Failure> {
+    // Dropped behind the daemon.
+    let _bridge = scale::OurPodBridge;
     let mut stand = TestBed::start(args.breakdown, &args.daemon_settings()).await?;
     let mut report = Report::new(&stand)?;
     // What was measured before something failed is worth its time.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -30,12 +30,17 @@ use crate::row::{Goal, Row, milliseconds, quantile};
 use crate::side::Side;
 use crate::test_bed::TestBed;
 
-/// The bridge of all pods, and its subnet, which must be free on the node.
+/// The bridge of all pods on the CNI configuration, and its subnet, which must be free on the node.
 const BRIDGE: &str = "swscale0";
 const SUBNET: &str = "10.254.176.0/20";
+/// The bridge of our pods if the daemon attaches them itself, with another subnet.
+const OUR_BRIDGE: &str = "swscale1";
+const OUR_SUBNET: &str = "10.254.144.0/20";
+/// Both.
+pub(crate) const BRIDGES: [&str; 2] = [BRIDGE, OUR_BRIDGE];
 /// A subnet of the same size for the gateway's own bridge.
 pub(crate) const BRIDGE_SUBNET: &str = "10.254.160.0/20";
-/// The beginning of the addresses of both; that of no other network of the benchmark.
+/// The beginning of the addresses of all; that of no other network of the benchmark.
 const ADDRESSES: &str = "10.254.";
 /// Lists and scrapes of each count.
 const LOOKS: u32 = 20;
@@ -125,6 +130,16 @@ struct ScaleNetwork {
     conflist: PathBuf,
 }
 
+/// The bridge of our pods, which is deleted with this. The daemon that has made it has to be gone by then.
+pub(crate) struct OurPodBridge;
+
+/// The settings by which our pods are on a bridge of the gateway.
+pub(crate) fn pod_settings() -> String {
+    format!(
+        "[cri]\nnetwork = \"bridge\"\n[network.pods]\nname = {OUR_BRIDGE:?}\nsubnets = [{OUR_SUBNET:?}]\n"
+    )
+}
+
 /// Measures all of it.
 pub(crate) async fn measure(
     stand: &mut TestBed,
@@ -141,9 +156,9 @@ pub(crate) async fn measure(
         .map(|(theirs, ours)| Pair { theirs, ours })
         .collect();
     let note = format!(
-        "{} pods up and gone of each side beside each count, one side after the other, so that a ratio is of two separate series. Every pod\n\
-         is on one bridge and has one container. Servers: theirs is containerd; ours daemon, logkeeper and containerd. A pod is gone as in\n\
-         `pods`, which reads the table of mounts; the processor was watched for {:?}.\n",
+        "{} pods up and gone of each side beside each count, one side after the other, so that a ratio is of two separate series. The pods\n\
+         of a side are on one bridge, and have one container each. Servers: theirs is containerd; ours daemon, logkeeper and containerd. A pod\n\
+         is gone as in `pods`, which reads the table of mounts; the processor was watched for {:?}.\n",
         size.pods, size.rest
     );
     report.section("pods beside many others", rows(size, &stages), note);
@@ -277,7 +292,7 @@ async fn look(
     };
     let shims = crowd::shims(stand, &side)?;
     let requests = Requests::new(stand);
-    let scanner = NodeScanner::of_bridge(&stand.root, BRIDGE);
+    let scanner = NodeScanner::new(&stand.root);
     let mut pods = Vec::new();
     for round in 0..size.pods {
         pods.push(pods::pod(&mut side, &requests, &scanner, round, PodRound::Later).await?);
@@ -349,7 +364,7 @@ fn rules() -> Result<f64, Failure> {
     Ok(f64::from(u32::try_from(count)?))
 }
 
-/// The elements of the tables of our bridge; none if plugins attach its sandboxes.
+/// The elements of the tables of our bridges; none if plugins attach their sandboxes.
 fn elements(root: &PrivateRoot) -> Result<f64, Failure> {
     let mut tables = root.bridge().tables();
     let mut count = 0;
@@ -405,7 +420,7 @@ async fn wait_used(side: &mut Side, requests: &Requests) -> Result<(), Failure> 
         }
         if begin.elapsed() > USED {
             return Err(format!(
-                "{}: after {USED:?} a pod gets {address}, which is no address of the bridge {BRIDGE}",
+                "{}: after {USED:?} a pod gets {address}, not an address of the networks of this part, {ADDRESSES}*",
                 side.name
             )
             .into());
@@ -471,5 +486,13 @@ impl Drop for ScaleNetwork {
             eprintln!("{} stays: {error}", self.conflist.display());
         }
         network::delete_bridge(BRIDGE);
+    }
+}
+
+impl Drop for OurPodBridge {
+    fn drop(&mut self) {
+        if Path::new("/sys/class/net").join(OUR_BRIDGE).exists() {
+            network::delete_bridge(OUR_BRIDGE);
+        }
     }
 }

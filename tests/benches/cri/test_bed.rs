@@ -73,8 +73,8 @@ pub(crate) struct Containerd {
 
 impl TestBed {
     /// Starts everything and lets both sides pull the image. If it is to be `timed`, calls of containerd and
-    /// runs of programs are counted. Our daemon has these settings as well, all of `[network.bridge]`.
-    pub(crate) async fn start(timed: bool, of_bridge: &str) -> Result<Self, Failure> {
+    /// runs of programs are counted. Our daemon has these settings as well, which begin with a section.
+    pub(crate) async fn start(timed: bool, more: &str) -> Result<Self, Failure> {
         let root = PrivateRoot::new();
         let timed = if timed {
             let make = |name: &str| TimedPrograms::make(root.path().join(name));
@@ -116,7 +116,7 @@ impl TestBed {
                 ours.plugins()
             ));
         }
-        settings.push_str(of_bridge);
+        settings.push_str(more);
         let daemon = Daemon::start(&root, &settings);
         let mut ours = Side::connect("Switchyard", &root.cri_socket(), OUR_NAMESPACE, core).await?;
         ours.wait_ready().await?;

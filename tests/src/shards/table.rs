@@ -196,6 +196,8 @@ pub const SLOW: &[Slow] = slow! {
         75 Fact("packages", "units_survive_ten_kills_in_a_row");
     }
     shard 1 {
+        18 Test("cri::plugin_commands::network_is_not_ready_while_a_plugin_refuses_status_and_pods_start_all_the_same");
+        13 Test("cri::stops::stop_is_answered_before_plugins_are_done_and_who_needs_what_they_free_waits");
         15 Test("upgrades::recipes::upgrade_node_counts_what_was_taken_over_and_fails_if_anything_was_not");
         42 Test("swarm::sessions::recovery_of_20_s_moves_no_task_where_the_heartbeats_of_managers_are_longer");
         25 Test("upgrades::unreadable::what_a_later_version_wrote_is_held_and_as_before_when_that_version_is_back");
@@ -225,6 +227,7 @@ pub const SLOW: &[Slow] = slow! {
         200 Selinux;
     }
     shard 2 {
+        35 Test("swarm::bridges::neither_bridge_nor_address_is_left_when_the_daemon_that_makes_it_is_killed");
         15 Fact("quota", "disk_quota_keeps_its_project_while_any_container_uses_it");
         17 Test("breaks::execs::exit_code_comes_although_the_shim_hangs_and_does_not_close_the_output");
         35 Test("drill::slow_way_of_scrapes_is_made_and_alerted");
@@ -287,6 +290,8 @@ pub const SLOW: &[Slow] = slow! {
         92 Fact("checkpoint", "container_continues_after_daemon_kill_during_checkpoint");
     }
     shard 4 {
+        15 Test("cri::plugin_commands::gc_is_told_the_pods_of_the_daemon_at_a_start_if_the_configuration_asks_for_it");
+        13 Test("cri::stops::network_of_an_answered_stop_is_released_by_the_next_daemon");
         36 Test("swarm::scale::many_tasks_outlive_kills_of_the_daemon_and_a_long_absence_is_told");
         18 Test("ledger::devices::last_device_goes_to_a_pod_or_a_task_never_both");
         24 Test("swarm::sessions::two_nodes_with_one_identity_are_told_of_each_other");

@@ -36,6 +36,8 @@ pub(crate) struct NodeNetworks {
     /// The bridge of pods, if they are attached to none of these networks.
     pods: Option<Arc<PodBridge>>,
     thread: BlockingPool,
+    /// [`STATUS_LIMIT`], unless a test has another one.
+    status_limit: Duration,
     known: Arc<Mutex<KnownNetwork>>,
     /// What plugins last answered to STATUS.
     answer: Arc<Mutex<Option<StatusAnswer>>>,
@@ -79,6 +81,7 @@ impl NodeNetworks {
             plugins,
             pods,
             thread: BlockingPool::new(threads::FILES_POOL, READ_LIMIT),
+            status_limit: STATUS_LIMIT,
             known: Arc::new(Mutex::new(known)),
             answer: Arc::default(),
             asking: Semaphore::new(1),
@@ -144,7 +147,7 @@ impl NodeNetworks {
             *known.lock() = found;
             Ok(network)
         });
-        match timeout(STATUS_LIMIT, look).await {
+        match timeout(self.status_limit, look).await {
             Ok(Err(hangs)) => KnownNetwork {
                 condition: not_ready(hangs.report()),
                 ..self.known()
@@ -172,10 +175,11 @@ impl NodeNetworks {
             return;
         };
         let name = &network.list().name;
-        let Ok(answered) = timeout(STATUS_LIMIT, network.status()).await else {
+        let Ok(answered) = timeout(self.status_limit, network.status()).await else {
             tracing::debug!(
                 network = name,
-                "the plugins of the default network do not answer STATUS within {STATUS_LIMIT:?}"
+                "the plugins of the default network do not answer STATUS within {:?}",
+                self.status_limit
             );
             return;
         };
@@ -354,7 +358,9 @@ mod tests {
             let text = format!(r#"{{"cniVersion":"{version}","name":"net","type":"real"}}"#);
             fs::write(conf.join("10-net.conf"), text).unwrap();
             let plugins = cni::Plugins::new([temp.path().to_owned()], cni::Limits::default());
-            let networks = NodeNetworks::new(&conf, plugins, None);
+            let mut networks = NodeNetworks::new(&conf, plugins, None);
+            // The shell of the script may be slow to start here.
+            networks.status_limit = Duration::from_secs(120);
             let found = networks.look().await;
             assert_eq!(networks.known(), found);
             let is_found_ready = found.condition == Condition::True;

@@ -113,12 +113,11 @@ impl BridgeAddresses {
     /// gateway, the bridge has the first address.
     ///
     /// # Errors
-    /// `InvalidArgument` and `Unimplemented`, naming `subnet`, `range` or `gateway`.
+    /// `InvalidArgument`, naming `subnet`, `range` or `gateway`.
     pub fn new(subnet: Subnet, range: Option<Subnet>, gateway: Option<IpAddr>) -> Result<Self> {
         let IpAddr::V4(first) = subnet.first() else {
-            return Err(Error::unimplemented(format!(
-                "subnet: {subnet} is of IPv6: only IPv4 is supported"
-            )));
+            let why = format!("{subnet} is of IPv6, where one of IPv4 is wanted");
+            return Err(Error::invalid("subnet", why));
         };
         let of_private = |(first, prefix): &(Ipv4Addr, u8)| Subnet::of_v4(*first, *prefix);
         if !PRIVATE

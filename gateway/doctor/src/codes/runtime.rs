@@ -77,13 +77,13 @@ pub(in super::super) const NO_CNI_PLUGIN: FindingCode = FindingCode::error(
 pub(in super::super) const NO_BRIDGE_PLUGIN: FindingCode = FindingCode::error(
     "SY304",
     "a plugin of the gateway's bridge network is missing",
-    "Nomad's tasks without a network mode cannot be created.",
+    "Nomad's tasks without a network mode cannot be created, nor pods with cri.network = \"bridge\".",
     "Install the package containernetworking-plugins or cni-plugins; where there is none, as on Flatcar, unpack a release of github.com/containernetworking/plugins into /opt/cni/bin. If they are elsewhere, add their directory to network.bin_dirs.",
 );
 pub(in super::super) const NO_IPTABLES: FindingCode = FindingCode::error(
     "SY305",
     "iptables or ip6tables is missing",
-    "The CNI plugins portmap and firewall need them, also without IPv6: tasks on the bridge network cannot be created, and no host port can be published.",
+    "The CNI plugins portmap and firewall need them, also without IPv6: tasks and pods on a bridge of the gateway cannot be created, and no host port can be published.",
     "Install the package iptables or iptables-nft, and ip6tables where that is a package of its own (Alpine). Plugins that use nftables by themselves are not enough for the gateway's own networks.",
 );
 pub(in super::super) const SUBNET_ROUTED: FindingCode = FindingCode::error(
@@ -96,7 +96,7 @@ pub(in super::super) const SUBNETS_OVERLAP: FindingCode = FindingCode::warning(
     "SY307",
     "two container networks overlap",
     "When both are in use, packets to one of them are lost.",
-    "Give each network addresses of its own: in its CNI configuration, or by network.bridge.subnets.",
+    "Give each network addresses of its own: in its CNI configuration, by network.bridge.subnets or network.pods.subnets, or by the podCIDR that the cluster gives the node. Remove a CNI configuration that no pod uses any more.",
 );
 pub(in super::super) const PORTS_OVERLAP: FindingCode = FindingCode::warning(
     "SY308",
@@ -115,7 +115,7 @@ pub(in super::super) const FEW_ADDRESSES: FindingCode = FindingCode::warning(
     "SY310",
     "few addresses of a network are left",
     "Once none is left, no pod or task on this network is created: \"no IP addresses available in range set\".",
-    "Enlarge the range in the network's configuration or in network.bridge.subnets, or run less on the node. An address for a container that neither the daemon nor another program on the node has (`ctr -n k8s.io containers list`) was leaked: remove its file.",
+    "Enlarge the range in the network's configuration, in network.bridge.subnets or in network.pods.subnets, or run less on the node. An address for a container that neither the daemon nor another program on the node has (`ctr -n k8s.io containers list`) was leaked: remove its file.",
 );
 pub(in super::super) const NO_NAME_SERVER: FindingCode = FindingCode::warning(
     "SY311",
@@ -132,25 +132,25 @@ pub(in super::super) const PORTS_ON_IPV4: FindingCode = FindingCode::note(
 pub(in super::super) const NO_IPV6: FindingCode = FindingCode::error(
     "SY313",
     "a network of containers has IPv6, and the node has not",
-    "Pods or tasks on it cannot be created: the plugin cannot give the bridge its address (\"permission denied\", \"operation not supported\").",
-    "Remove the range of IPv6 from network.bridge.subnets or from the CNI configuration. Or enable IPv6: start the kernel without ipv6.disable=1, and set net.ipv6.conf.all.disable_ipv6 = 0 in /etc/sysctl.d.",
+    "Pods or tasks on it cannot be created: the bridge cannot get its address (\"permission denied\", \"operation not supported\").",
+    "Remove the range of IPv6 from network.bridge.subnets, from network.pods.subnets, from the podCIDR or from the CNI configuration. Or enable IPv6: start the kernel without ipv6.disable=1, and set net.ipv6.conf.all.disable_ipv6 = 0 in /etc/sysctl.d.",
 );
 pub(in super::super) const ROUTERS_IGNORED: FindingCode = FindingCode::warning(
     "SY314",
     "the node loses its routes of IPv6 once it forwards",
-    "The kernel ignores what routers advertise on an interface that forwards, unless accept_ra is 2. The plugin bridge turns on forwarding with the first container that has IPv6: the default route of IPv6 that the node has learnt is removed then, and later its addresses.",
+    "The kernel ignores what routers advertise on an interface that forwards, unless accept_ra is 2. Forwarding is turned on with the first container that has IPv6, by the plugin bridge or by the daemon: the default route of IPv6 that the node has learnt is removed then, and later its addresses.",
     "Set net.ipv6.conf.INTERFACE.accept_ra = 2 in /etc/sysctl.d before that, for each of these interfaces. systemd-networkd and NetworkManager listen to routers themselves, and set accept_ra = 0.",
 );
 pub(in super::super) const NATIVE_LACKING: FindingCode = FindingCode::warning(
     "SY315",
     "the kernel lacks what the driver native needs",
-    "Plugins connect tasks to the gateway's bridge, although network.bridge.driver is \"native\".",
+    "Plugins connect tasks, and pods with cri.network = \"bridge\", to the gateway's bridges, although network.bridge.driver is \"native\".",
     "Install the kernel's package of modules, or boot a kernel with CONFIG_NFT_NAT, CONFIG_NFT_MASQ, CONFIG_NFT_CT and CONFIG_NFT_FIB_IPV4 (with IPv6 also CONFIG_NFT_FIB_IPV6). Then restart the daemon.",
 );
 pub(in super::super) const NATIVE_DROPPED: FindingCode = FindingCode::warning(
     "SY316",
-    "the packet filter drops what the gateway's bridge forwards",
-    "Tasks on the bridge reach nothing beyond the node, and their published ports answer on the node alone. The daemon accepts their packets at the end of FORWARD, within a minute: it does not run, or could not.",
+    "the packet filter drops what a bridge of the gateway forwards",
+    "Tasks or pods on the bridge reach nothing beyond the node, and their published ports answer on the node alone. The daemon accepts their packets at the end of FORWARD, within a minute: it does not run, or could not.",
     "Look in the daemon's log why it does not accept them; it needs the program iptables in the variant that has the chain (`iptables-nft` or `iptables-legacy`). Or accept them by these commands, also after each boot. docs/network.md has more about other firewalls.",
 );
 pub(in super::super) const TABLE_CHANGED: FindingCode = FindingCode::warning(

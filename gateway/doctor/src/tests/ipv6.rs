@@ -18,6 +18,105 @@ pub(super) fn pods_on(node: &mut TestNode, ranges: &[&str]) {
     node.file(CONFLIST, &text);
 }
 
+/// A node without a Nomad agent whose pods are on a bridge of the gateway: with these ranges by the status of the daemon, and
+/// more of the configuration, which begins in the section of that bridge.
+pub(super) fn pods_on_bridge(node: &mut TestNode, told: &str, more: &str) {
+    node.remove("/etc/nomad.d");
+    node.remove("/proc/201");
+    node.config(&format!(
+        "[cri]\nnetwork = \"bridge\"\n[network.pods]\n{more}"
+    ));
+    if !told.is_empty() {
+        let facts = &mut node.status.as_mut().unwrap().facts;
+        facts.insert("network.ranges".into(), format!("kubernetes: {told}"));
+    }
+}
+
+#[test]
+fn bridge_of_pods_that_has_ipv6() {
+    type Change = fn(&mut TestNode);
+    let troubles: [(Change, &str); 5] = [
+        (
+            |node| node.file("/proc/sys/net/ipv6/conf/all/forwarding", "0\n"),
+            "SY103 warning",
+        ),
+        (
+            |node| node.file("/proc/sys/net/bridge/bridge-nf-call-ip6tables", "0\n"),
+            "SY104 warning",
+        ),
+        (|node| node.remove("/proc/net/if_inet6"), "SY313 error"),
+        (
+            |node| {
+                let dir = "/proc/sys/net/ipv6/conf/switchyard-pods";
+                node.file(&format!("{dir}/disable_ipv6"), "1\n");
+            },
+            "SY313 error",
+        ),
+        (
+            |node| {
+                let learnt = "20010db8000000000000000000000005 02 40 00 00 eth0\n";
+                node.file("/proc/net/if_inet6", learnt);
+                node.file("/proc/sys/net/ipv6/conf/eth0/accept_ra", "1\n");
+            },
+            "SY314 warning",
+        ),
+    ];
+    let six = "subnets = [\"fd00:244:3::/64\"]";
+    for (change, code) in troubles {
+        for (told, config, has_six) in [
+            ("10.244.3.0/24, fd00:244:3::/64", "", true),
+            ("", six, true),
+            // The configuration's ranges have no effect then.
+            ("10.244.3.0/24", six, false),
+            ("", "", false),
+        ] {
+            let found = [code];
+            let expected = if has_six { &found[..] } else { &[] };
+            check(
+                |node| {
+                    pods_on_bridge(node, told, config);
+                    change(node);
+                },
+                expected,
+            );
+        }
+        // A CNI configuration has no effect there.
+        check(
+            |node| {
+                pods_on_bridge(node, "10.244.3.0/24", "");
+                pods_on(node, &["fd00:85::/64"]);
+                change(node);
+            },
+            &[],
+        );
+    }
+    // Without known ranges it counts as one of IPv4.
+    for (config, expected) in [("", &["SY103 warning"][..]), (six, &[][..])] {
+        check(
+            |node| {
+                pods_on_bridge(node, "", config);
+                node.file("/proc/sys/net/ipv4/ip_forward", "0\n");
+            },
+            expected,
+        );
+    }
+}
+
+#[test]
+fn bridge_of_pods_that_overlaps_another_network() {
+    // Of a network add-on that was there before, and of the gateway's own bridge.
+    for (told, other) in [
+        ("10.85.3.0/24", CONFLIST),
+        ("172.26.80.0/24", "network.bridge (switchyard0)"),
+    ] {
+        let found = check(|node| pods_on_bridge(node, told, ""), &["SY307 warning"]);
+        let text = &found[0].found;
+        assert!(text.contains("network.pods (switchyard-pods)"), "{text}");
+        assert!(text.contains(other), "{text}");
+    }
+    check(|node| pods_on_bridge(node, "10.244.3.0/24", ""), &[]);
+}
+
 #[test]
 fn node_without_ipv6_for_its_networks() {
     let dual = "[network.bridge]\nsubnets = [\"172.26.80.0/20\", \"fd00:1::/64\"]";

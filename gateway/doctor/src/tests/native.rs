@@ -1,5 +1,6 @@
 //! Findings about the network without CNI plugins.
 
+use super::ipv6::pods_on_bridge;
 use super::*;
 use crate::NetworkTable;
 
@@ -10,19 +11,21 @@ fn native(node: &mut TestNode, more: &str) {
 
 const SIX: &str = "subnets = [\"172.26.80.0/20\", \"fd00:26:80::/64\"]";
 
+/// Removes a module of the kernel.
+fn without(node: &mut TestNode, module: &str) {
+    let lists = "/lib/modules/6.1.0/modules.dep";
+    let text = node.files[Path::new(lists)].clone();
+    let kept = text
+        .lines()
+        .filter(|line| !line.contains(&format!("/{module}.ko")));
+    let kept: Vec<&str> = kept.collect();
+    node.file(lists, &kept.join("\n"));
+}
+
 #[test]
 fn kernel_without_what_the_tables_need() {
     check(|node| native(node, ""), &[]);
     check(|node| native(node, SIX), &[]);
-    let lists = "/lib/modules/6.1.0/modules.dep";
-    let without = |node: &mut TestNode, module: &str| {
-        let text = node.files[Path::new(lists)].clone();
-        let kept = text
-            .lines()
-            .filter(|line| !line.contains(&format!("/{module}.ko")));
-        let kept: Vec<&str> = kept.collect();
-        node.file(lists, &kept.join("\n"));
-    };
     for module in [
         "nft_nat",
         "nft_chain_nat",
@@ -132,6 +135,58 @@ fn forwarded_packets_of_the_bridge_that_are_dropped() {
         node.config("");
     };
     check(cni, &[]);
+}
+
+#[test]
+fn bridge_of_pods_without_the_kernel_or_the_filter_for_it() {
+    let native = "[network.bridge]\ndriver = \"native\"";
+    let [four, both] = ["10.244.3.0/24", "10.244.3.0/24, fd00:244:3::/64"];
+    let lacks = &["SY315 warning"][..];
+    let modules: [(&str, &str, &[&str]); 4] = [
+        (four, "nft_nat", lacks),
+        (both, "nft_fib_ipv6", lacks),
+        (four, "nft_fib_ipv6", &[]),
+        // As one of IPv4.
+        ("", "nft_fib_ipv4", lacks),
+    ];
+    for (told, module, expected) in modules {
+        let lacking = |node: &mut TestNode| {
+            pods_on_bridge(node, told, native);
+            without(node, module);
+        };
+        check(lacking, expected);
+        // Plugins do not need it.
+        let with_plugins = |node: &mut TestNode| {
+            lacking(node);
+            pods_on_bridge(node, told, "");
+        };
+        check(with_plugins, &[]);
+    }
+    let dropped = |node: &mut TestNode, told: &str, rules: &str| {
+        pods_on_bridge(node, told, native);
+        let forward = format!("-P FORWARD DROP\n{rules}");
+        node.command("iptables -S FORWARD", &forward);
+        node.command("ip6tables --version", "ip6tables v1.8.9 (nf_tables)\n");
+        node.command("ip6tables -S FORWARD", &forward);
+    };
+    let own = "-A FORWARD -i switchyard0 -j ACCEPT\n";
+    // By one filter, or by that of each family.
+    let twice = ["SY316 warning"; 2];
+    for (told, count) in [("", 1), (four, 1), (both, 2)] {
+        let found = check(|node| dropped(node, told, own), &twice[..count]);
+        let is_named = |one: &Finding| one.found.ends_with("no rule accepts switchyard-pods");
+        assert!(found.iter().all(is_named), "{found:?}");
+    }
+    // As the daemon adds it.
+    let added = "-A FORWARD -i switchyard-pods -m comment --comment switchyard -j ACCEPT\n";
+    check(|node| dropped(node, both, added), &[]);
+    // On a node with tasks of Nomad both bridges are looked at.
+    let of_both = |node: &mut TestNode| {
+        dropped(node, four, "");
+        let plugins = "plugin \"switchyard\" {}\nplugin \"switchyard-device\" {}\n";
+        node.file("/etc/nomad.d/switchyard.hcl", plugins);
+    };
+    check(of_both, &twice);
 }
 
 #[test]

@@ -243,7 +243,12 @@ impl Named<'_> {
                         .with_source(fault)
                 })?),
             };
-            let is_second = if has_six && subnet.first().is_ipv6() {
+            let is_six = subnet.first().is_ipv6();
+            if is_six && !has_six {
+                let what = format!("with the subnet {subnet}, and created without --ipv6,");
+                return Err(self.refused(&what));
+            }
+            let is_second = if is_six {
                 if range.is_some() {
                     return Err(self.refused("with a range of IPv6 within its subnet"));
                 }

@@ -135,7 +135,10 @@ fn addresses_that_no_bridge_can_have_are_refused() {
         ("8.8.8.0/24", "not within the private ranges"),
         ("127.0.0.0/8", "not within the private ranges"),
         ("10.1.0.0/31", "/30 is the smallest"),
-        ("fd00::/64", "only IPv4 is supported"),
+        (
+            "fd00::/64",
+            "with the subnet fd00::/64, and created without --ipv6, is not",
+        ),
     ] {
         let told = text(with_addresses(subnet, "", ""));
         assert!(told.contains(part), "{told}");
