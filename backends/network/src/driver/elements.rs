@@ -34,11 +34,6 @@ pub(super) fn kept_of_unknown(
     found: &BTreeSet<Element>,
     wanted: &BTreeSet<Element>,
 ) -> BTreeSet<Element> {
-    let overlap = |one: &Element, other: &Element| match (one, other) {
-        (Element::Masqueraded(one), Element::Masqueraded(other))
-        | (Element::Closed(one), Element::Closed(other)) => one.overlaps(other),
-        _ => false,
-    };
     let is_kept = |element: &&Element| match element {
         Element::Port { .. }
         | Element::Hairpin(_)
@@ -47,9 +42,9 @@ pub(super) fn kept_of_unknown(
         | Element::PinnedPort(_)
         | Element::PinnedMac(..)
         | Element::PinnedAddress(..) => true,
-        Element::Masqueraded(_) | Element::Closed(_) => {
-            !wanted.iter().any(|wanted| overlap(element, wanted))
-        }
+        Element::Masqueraded(_) | Element::Closed(_) => !wanted
+            .iter()
+            .any(|wanted| element.is_part_of(wanted) || wanted.is_part_of(element)),
         // Without them bridges reach no others, which is the safe side.
         Element::Apart(_) | Element::Allowed(..) => false,
     };
