@@ -152,16 +152,13 @@ impl State {
         !self.attachments.is_empty() || self.bridges.values().any(|bridge| bridge.is_kept)
     }
 
-    /// The bridges whose packets are forwarded, and the families of these; none if nobody needs the tables.
-    pub(super) fn forwarding(&self) -> (Vec<BridgeName>, Vec<NftFamily>) {
+    /// The bridges whose packets are forwarded; none if nobody needs the tables.
+    pub(super) fn forwarding(&self) -> Vec<BridgeRules> {
         if !self.is_needed() {
-            return (Vec::new(), Vec::new());
+            return Vec::new();
         }
-        let names = self
-            .bridges
-            .values()
-            .map(|bridge| bridge.rules.name.clone());
-        (names.collect(), self.families.iter().copied().collect())
+        let bridges = self.bridges.values();
+        bridges.map(|bridge| bridge.rules.clone()).collect()
     }
 
     /// Removes elements from the tables of these families, as far as they are there.
@@ -429,6 +426,7 @@ mod tests {
             name: BridgeName::new("pods0").unwrap(),
             owner: String::new(),
             subnets: subnets(texts),
+            is_gateway: true,
             masquerade: true,
             direct_routing: true,
         };

@@ -25,6 +25,8 @@ pub struct BridgeRules {
     pub owner: String,
     /// The subnets of its containers, of both families. Those of different bridges must not overlap.
     pub subnets: Vec<NftSubnet>,
+    /// Whether the node is the gateway of its containers. Else these reach only each other.
+    pub is_gateway: bool,
     /// Whether connections to the outside have the address of the node.
     pub masquerade: bool,
     /// Whether other machines reach containers by their addresses, without a published port.
@@ -102,6 +104,7 @@ mod tests {
             name: name(bridge),
             owner: owner.to_owned(),
             subnets: Vec::new(),
+            is_gateway: true,
             masquerade: true,
             direct_routing: false,
         }

@@ -338,6 +338,7 @@ fn rules_of(plan: &Plan, owners: [&str; 2]) -> Vec<BridgeRules> {
         name: bridge(name),
         owner: owner.to_owned(),
         subnets: vec![NftSubnet::new(router.parse().unwrap(), plan.bits).unwrap()],
+        is_gateway: true,
         masquerade: true,
         direct_routing: true,
     };

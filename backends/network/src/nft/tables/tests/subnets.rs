@@ -8,6 +8,7 @@ fn rules(name: &str, subnet: (&str, u8)) -> BridgeRules {
         name: bridge(name),
         owner: "swarm".to_owned(),
         subnets: vec![NftSubnet::new(subnet.0.parse().unwrap(), subnet.1).unwrap()],
+        is_gateway: true,
         masquerade: true,
         direct_routing: false,
     }
