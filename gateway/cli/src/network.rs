@@ -81,7 +81,7 @@ struct TableView {
     name: String,
     /// Whether its sets, chains and rules are those that the daemon makes.
     intact: bool,
-    /// The number of elements of each of our sets and maps.
+    /// The number of elements of each set and map that the table has.
     elements: BTreeMap<&'static str, usize>,
     ports: BTreeSet<TablePort>,
 }
@@ -296,7 +296,8 @@ impl TableView {
     }
 
     fn new(family: NftFamily, name: &TableName, intact: bool, found: &BTreeSet<Element>) -> Self {
-        let mut elements: BTreeMap<_, _> = TableSet::ALL.map(|set| (set.name(), 0_usize)).into();
+        let sets = TableSet::of(family).map(|set| (set.name(), 0_usize));
+        let mut elements: BTreeMap<_, _> = sets.collect();
         for element in found {
             *elements.entry(element.set().name()).or_default() += 1;
         }
