@@ -30,6 +30,7 @@ mod elements;
 mod error;
 mod flows;
 mod forwarded;
+mod known;
 mod names;
 mod tables;
 #[cfg(test)]
@@ -119,9 +120,13 @@ impl BridgeDriver {
     }
 
     /// Has tables kept for the bridge also while nothing is attached to it, from the next repair on.
-    pub fn keep(&self) {
+    ///
+    /// # Errors
+    /// [`DriverError::SubnetTaken`].
+    pub fn keep(&self) -> Result<(), DriverError> {
         let mut state = self.tables.lock();
-        state.know(&self.settings.name, &self.rules).is_kept = true;
+        state.know(&self.settings.name, &self.rules)?.is_kept = true;
+        Ok(())
     }
 
     fn host_link(&self, holder: &Holder) -> LinkName {
@@ -136,7 +141,7 @@ impl BridgeDriver {
     ///
     /// # Errors
     /// [`DriverError::Addresses`] if there are no addresses, or not the requested ones; [`DriverError::NoBridge`],
-    /// [`DriverError::PortTaken`], [`DriverError::Links`], [`DriverError::Rules`]; [`DriverError::NotUndone`] if something of it is left.
+    /// [`DriverError::SubnetTaken`], [`DriverError::PortTaken`], [`DriverError::Links`], [`DriverError::Rules`]; [`DriverError::NotUndone`] if something of it is left.
     pub fn attach(&self, request: &AttachRequest) -> Result<Attached, DriverError> {
         let assigned = self.pool.assign(&request.holder, &request.addresses)?;
         reach(CrashPoint::AddressesAssigned);

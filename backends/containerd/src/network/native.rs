@@ -160,7 +160,8 @@ impl NativeBridges {
             threads: Arc::new(Semaphore::new(THREADS)),
         };
         if bridges.is_chosen() {
-            bridges.own.keep();
+            let kept = bridges.own.keep();
+            kept.map_err(|error| refused(report(&error)))?;
         }
         Ok(bridges)
     }

@@ -28,10 +28,25 @@ pub(super) struct ReadyBridge {
 }
 
 impl BridgeDriver {
-    /// Makes the bridge unless it is there, and sees to it that it is up, has its addresses, and has a table.
+    /// Makes the bridge unless it is there, and sees to it that it is up, has its addresses, and has a table. What fails leaves the tables of
+    /// other bridges as they were: what the kernel refuses of this one would be refused in each repair of them.
     pub(super) fn ready_bridge(&self, state: &mut State) -> Result<ReadyBridge, DriverError> {
         let name = &self.settings.name;
-        let known = state.know(name, &self.rules).device;
+        state.check_free(name, &self.rules)?;
+        let ready = self.found_or_made(state)?;
+        let before = state.bridges.get(name).cloned();
+        let is_known = state.know(name, &self.rules)?.device == Some(ready.index);
+        match self.set_up_bridge(state, &ready, is_known) {
+            Ok(()) => Ok(ready),
+            Err(error) => {
+                state.put_back(name, before);
+                Err(error)
+            }
+        }
+    }
+
+    fn found_or_made(&self, state: &mut State) -> Result<ReadyBridge, DriverError> {
+        let name = &self.settings.name;
         let kernel = state.kernel(self.tables.name())?;
         let link = match find_link(&mut kernel.route, &name.clone().into())? {
             Some(link) => link,
@@ -50,36 +65,45 @@ impl BridgeDriver {
             value: format!("the bridge {name}"),
             reason: "it has no hardware address",
         })?;
-        let reference = LinkRef::Index(link.index);
-        let is_known = known == Some(link.index);
+        Ok(ReadyBridge {
+            index: link.index,
+            mac,
+        })
+    }
+
+    /// Sees to it that a bridge is up and has its addresses, and, if this process has not done so yet, all else that it needs.
+    fn set_up_bridge(
+        &self,
+        state: &mut State,
+        bridge: &ReadyBridge,
+        is_known: bool,
+    ) -> Result<(), DriverError> {
+        let reference = LinkRef::Index(bridge.index);
         let mut requests = Vec::new();
         if !is_known {
             self.allow_ipv6()?;
             // Else it would have the lowest address of its ports, and change it with them.
-            requests.push(set_mac(&reference, mac));
+            requests.push(set_mac(&reference, bridge.mac));
         }
         requests.push(set_up(&reference));
         for prefix in self.gateways.iter().filter(|_| self.settings.is_gateway) {
             let address = Address {
-                link: link.index,
+                link: bridge.index,
                 prefix: *prefix,
             };
             requests.push(add_address(&address).done_by(&[Errno::EEXIST]));
         }
-        kernel.route.run(&requests)?;
+        state.kernel(self.tables.name())?.route.run(&requests)?;
         if !is_known {
-            self.connect_again(state, link.index)?;
+            self.connect_again(state, bridge.index)?;
             // It has the elements of the bridge, which containers need also if they publish nothing.
             self.tables.restore_locked(state)?;
             if self.settings.is_gateway {
                 self.lead_out(state, &reference)?;
             }
-            state.know(name, &self.rules).device = Some(link.index);
+            state.know(&self.settings.name, &self.rules)?.device = Some(bridge.index);
         }
-        Ok(ReadyBridge {
-            index: link.index,
-            mac,
-        })
+        Ok(())
     }
 
     /// Lets packets leave the bridge, and lets those of the node itself from 127.0.0.0/8 in. Last, since the rules keep these addresses of the

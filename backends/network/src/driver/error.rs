@@ -28,6 +28,18 @@ pub enum DriverError {
         /// The kind of the device, after its name.
         kind: String,
     },
+    /// Another bridge has some of the addresses.
+    #[error(
+        "{subnet} has addresses of {taken}, which the bridge {bridge} has: give one of them another subnet"
+    )]
+    SubnetTaken {
+        /// The subnet that was to be a bridge's.
+        subnet: String,
+        /// That of the other bridge.
+        taken: String,
+        /// The name of the other bridge.
+        bridge: String,
+    },
     /// A published port leads to another container.
     #[error("one of the ports {ports} leads to another container already: publish another one")]
     PortTaken {

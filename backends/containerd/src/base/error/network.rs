@@ -15,6 +15,7 @@ pub(crate) fn from_network(error: impl StdError + Send + Sync + 'static) -> Erro
     let any: &(dyn StdError + 'static) = &error;
     let kind = match any.downcast_ref::<DriverError>() {
         Some(DriverError::Addresses(error)) => kind_of_addresses(error),
+        Some(DriverError::SubnetTaken { .. }) => Some(ErrorKind::FailedPrecondition),
         // A device of another program, or the port of an attachment that is not undone yet.
         Some(DriverError::NoBridge { .. } | DriverError::PortTaken { .. }) => {
             Some(ErrorKind::Unavailable)
@@ -109,6 +110,14 @@ mod tests {
                     source: unanswered(),
                 },
                 ErrorKind::Unavailable,
+            ),
+            (
+                DriverError::SubnetTaken {
+                    subnet: "10.244.1.0/24".to_owned(),
+                    taken: "10.244.0.0/16".to_owned(),
+                    bridge: network(),
+                },
+                ErrorKind::FailedPrecondition,
             ),
             (
                 DriverError::NoBridge {

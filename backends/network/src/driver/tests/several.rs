@@ -202,3 +202,93 @@ fn containers_of_a_former_subnet_go_on_beside_those_of_the_present_one() {
         assert_eq!(node.in_use().len(), 1);
     });
 }
+
+#[test]
+fn bridge_that_cannot_be_had_leaves_the_tables_of_all_others_as_they_are() {
+    in_private_netns(|| {
+        let node = Node::new(&["10.88.0.0/16", "fd00:88::/64"]);
+        let first = Container::new("a");
+        node.driver.attach(&first.request).unwrap();
+        let before = shown();
+        // Once as the device of another kind.
+        ip("link add swtest9 type veth peer name swtest8");
+        for (name, subnets, expected) in [
+            (
+                "swtest1",
+                &["10.88.7.0/24"][..],
+                "10.88.7.0/24 has addresses of 10.88.0.0/16, which the bridge swtest0 has",
+            ),
+            (
+                "swtest1",
+                &["10.0.0.0/8"],
+                "10.0.0.0/8 has addresses of 10.88.0.0/16",
+            ),
+            ("swtest1", &["10.88.0.0/16"], "the bridge swtest0 has"),
+            (
+                "swtest1",
+                &["10.99.0.0/24", "fd00:88::7:0/112"],
+                "fd00:88::7:0/112 has addresses of fd00:88::/64",
+            ),
+            ("swtest9", &["10.99.0.0/24"], "of the kind veth"),
+        ] {
+            let second = beside(&node, name, subnets);
+            let container = Container::new("b");
+            let error = second.attach(&container.request).unwrap_err();
+            assert!(
+                error.to_string().contains(expected) && error.is_undone(),
+                "{error}"
+            );
+            assert!(!node.driver.tables.knows(&second.settings.name), "{name}");
+            let is_made = devices().iter().any(|device| device == "swtest1");
+            assert!(!is_made, "{:?}", devices());
+            run("nft", "nftables", &["flush", "ruleset"]);
+            node.driver.tables.restore().unwrap();
+            assert_eq!(shown(), before, "{name} {subnets:?}");
+        }
+        // What did not fail can be had beside it.
+        let second = beside(&node, "swtest1", &["10.99.0.0/24"]);
+        second.attach(&Container::new("b").request).unwrap();
+    });
+}
+
+/// As the daemon of before has left them: the tables can be restored all the same.
+#[test]
+fn bridges_on_record_with_addresses_in_common_do_not_keep_tables_from_being_restored() {
+    in_private_netns(|| {
+        let node = Node::new(&["10.88.0.0/16"]);
+        ip("link add swtest0 type bridge");
+        ip("link add swtest1 type bridge");
+        let second = beside(&node, "swtest1", &["10.88.7.0/24"]);
+        for (driver, id) in [(&node.driver, "a"), (&second, "b")] {
+            adopt(driver, &[Container::new(id).attachment(None)], true);
+        }
+        node.driver.tables.restore().unwrap();
+        assert!(!node.driver.tables.knows(&second.settings.name));
+        assert!(shown().iter().any(|element| element.contains("swtest0")));
+    });
+}
+
+#[test]
+fn table_of_a_family_that_no_bridge_has_any_more_is_not_made_again() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS[..1]);
+        let first = Container::new("a");
+        node.driver.attach(&first.request).unwrap();
+        let second = beside(&node, "swtest1", &["10.99.0.0/24", SUBNETS[1]]);
+        let container = Container::new("b");
+        let attached = second.attach(&container.request).unwrap();
+        let before = elements_of(NftFamily::Ip6).len();
+        second
+            .detach(&container.attachment(Some(&attached)))
+            .unwrap();
+        let tables = &node.driver.tables;
+        tables.forget_bridge(&second.settings.name).unwrap();
+        tables.restore().unwrap();
+        assert!(elements_of(NftFamily::Ip6).len() < before);
+        run("nft", "nftables", &["flush", "ruleset"]);
+        tables.restore().unwrap();
+        assert!(!shown().is_empty());
+        let mut kernel = NftTables::open(TableName::default()).unwrap();
+        assert!(kernel.read(NftFamily::Ip6).unwrap().is_none());
+    });
+}
