@@ -17,7 +17,7 @@ use crate::base::config;
 use crate::base::error::{from_cni, from_namespaces};
 use crate::base::fs::create_private_dir_blocking;
 use crate::base::layout::Layout;
-use crate::network::routes::Routes;
+use crate::network::routes::{Conflict, Routes};
 
 /// The longest interface name that Linux allows, in bytes.
 const NAME_MAX: usize = 15;
@@ -48,8 +48,10 @@ pub(crate) struct BridgeNetwork {
 pub(super) enum RangeKey {
     /// The configuration of the gateway's own bridge.
     Own,
-    /// The kubelet, or the configuration of the bridge of pods.
+    /// The configuration of the bridge of pods.
     Pods,
+    /// The kubelet, for the bridge of pods.
+    Told,
 }
 
 // === impl config::BridgeConfig ===
@@ -308,8 +310,8 @@ impl BridgeNetwork {
         Ok(Arc::clone(&self.list))
     }
 
-    /// Checks that the node reaches no address of the ranges by another interface; those of pods, which a cluster has given, not by a route to
-    /// them alone. Reads small files of the kernel.
+    /// Checks that nobody else of the node has an address of the ranges: no route of another interface; of ranges that a cluster has given,
+    /// those to more addresses do not count. Reads small files of the kernel.
     ///
     /// # Errors
     /// `Unavailable` if it does.
@@ -323,15 +325,19 @@ impl BridgeNetwork {
                 "network.bridge.subnets",
             ),
             RangeKey::Pods => (
+                ranges.find_map(|range| routes.conflict(range, name)),
+                "network.pods.subnets",
+            ),
+            RangeKey::Told => (
                 ranges.find_map(|range| routes.conflict_within(range, name)),
-                "the podCIDR of the node, or as network.pods.subnets",
+                "the podCIDR of the node",
             ),
         };
-        let Some((interface, route)) = found else {
+        let Some(Conflict { interface, why }) = found else {
             return Ok(());
         };
         Err(Error::unavailable(format!(
-            "network {name}: {} is taken: the node reaches {route} by {interface}; choose a free range as {key}",
+            "network {name}: {} is taken: {why}; choose a free range as {key}, or delete {interface} if it is a bridge that nothing uses any more",
             self.summary()
         )))
     }

@@ -83,7 +83,7 @@ fn overlap(ranges: &[Subnet], own: &config::BridgeConfig) -> Option<String> {
     let pair = |range: &Subnet| Some((*range, *of_own.iter().find(|own| own.overlaps(range))?));
     let (range, taken) = ranges.iter().find_map(pair)?;
     Some(format!(
-        "{range} has addresses of {taken}, which the gateway's own bridge {} has: choose other network.bridge.subnets",
+        "{range} has addresses of {taken}, which the gateway's own bridge {} has: choose another range, or other network.bridge.subnets",
         own.name
     ))
 }
@@ -107,11 +107,15 @@ impl PodBridge {
 
     /// The ranges of its addresses, by now; none if nobody has told any.
     pub(super) fn subnets(&self) -> Vec<Subnet> {
+        self.subnets_and_key().0
+    }
+
+    fn subnets_and_key(&self) -> (Vec<Subnet>, RangeKey) {
         let told = self.ranges.of(Owner::Kubernetes);
         if told.is_empty() {
-            parsed(&self.config.subnets)
+            (parsed(&self.config.subnets), RangeKey::Pods)
         } else {
-            told
+            (told, RangeKey::Told)
         }
     }
 
@@ -132,7 +136,7 @@ impl PodBridge {
     pub(super) fn list_if_free(&self) -> Result<Arc<cni::NetworkList>> {
         let name = &self.config.name;
         let unavailable = |why: &str| Error::unavailable(format!("network {name}: {why}"));
-        let subnets = self.subnets();
+        let (subnets, key) = self.subnets_and_key();
         if subnets.is_empty() {
             return Err(unavailable(NO_RANGES));
         }
@@ -141,10 +145,10 @@ impl PodBridge {
         }
         let texts = subnets.iter().map(ToString::to_string).collect();
         let config = self.config.bridge(&self.own, texts);
-        let (network, _) =
-            BridgeNetwork::of(&config, Path::new(name), RangeKey::Pods).map_err(|error| {
-                unavailable("a bridge cannot have these addresses").with_source(error)
-            })?;
+        let (network, _) = BridgeNetwork::of(&config, Path::new(name), key).map_err(|error| {
+            let error = error.context("network.pods");
+            unavailable("a bridge cannot have these addresses").with_source(error)
+        })?;
         let is_free = *self.found_free.lock() == subnets && has_device(name);
         if !is_free {
             network.check_routes()?;

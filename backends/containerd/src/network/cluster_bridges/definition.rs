@@ -70,7 +70,7 @@ pub(super) fn interface_name(own_bridge: &str, id: &NetworkName) -> String {
 }
 
 /// Returns whether a bridge of this name can be one of ours.
-pub(super) fn is_interface_name(name: &str) -> bool {
+pub(in crate::network) fn is_interface_name(name: &str) -> bool {
     let digits = name.strip_prefix(PREFIX).unwrap_or_default();
     digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
