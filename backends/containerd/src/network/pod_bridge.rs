@@ -15,6 +15,7 @@ use switchyard_namespaces::has_device;
 use super::bridge::{BridgeNetwork, RangeKey, check_programs};
 use super::native::NativeBridges;
 use super::ranges::Ranges;
+use super::routes::Routes;
 use crate::base::config;
 use crate::base::error::from_cni;
 
@@ -132,7 +133,8 @@ impl PodBridge {
     /// Its configuration list, for a pod that is to be connected. Reads small files of the kernel.
     ///
     /// # Errors
-    /// `Unavailable` if it has no ranges, or not such as a bridge can have, or if others have some of their addresses.
+    /// `Unavailable` if it has no ranges, or not such as a bridge can have, or if others have some of their addresses; and if the plugin `bridge`
+    /// would refuse another range beside that of a former `podCIDR`.
     pub(super) fn list_if_free(&self) -> Result<Arc<cni::NetworkList>> {
         let name = &self.config.name;
         let unavailable = |why: &str| Error::unavailable(format!("network {name}: {why}"));
@@ -152,6 +154,12 @@ impl PodBridge {
         let is_free = *self.found_free.lock() == subnets && has_device(name);
         if !is_free {
             network.check_routes()?;
+            let former = Routes::read().former(name, &subnets);
+            if let Some(former) = former.filter(|_| !self.native.is_chosen()) {
+                return Err(unavailable(&format!(
+                    "the bridge still has {former} of a former podCIDR, and plugins give it one range of IPv4: drain the node and `ip link delete {name}`, or set network.bridge.driver to \"native\""
+                )));
+            }
             *self.found_free.lock() = subnets;
         }
         Ok(Arc::clone(network.list()))

@@ -63,6 +63,16 @@ impl Routes {
         found.or_else(|| self.routes.iter().find_map(router))
     }
 
+    /// The range of IPv4 that the bridge `own` has instead of that of these, if it has another one: by the route that goes with an address.
+    pub(super) fn former(&self, own: &str, ranges: &[Subnet]) -> Option<Subnet> {
+        ranges.iter().find(|range| range.first().is_ipv4())?;
+        let of_own = self.routes.iter().filter(|route| {
+            route.interface == own && route.to.is_ipv4() && route.gateway.is_none()
+        });
+        let mut of_own = of_own.map(|route| Subnet::of(route.to, route.prefix));
+        of_own.find(|range| !ranges.contains(range))
+    }
+
     fn find(&self, own: &str, is_it: impl Fn(&str, &Subnet) -> bool) -> Option<Conflict> {
         let others = self
             .routes
@@ -111,6 +121,27 @@ mod tests {
             let found = routes.conflict_within(&subnet, "swy-own");
             assert_eq!(found.is_some(), is_taken, "{to}/{prefix} {subnet}");
             assert_eq!(routes.conflict_within(&subnet, "eth1"), None);
+        }
+    }
+
+    #[test]
+    fn a_bridge_has_a_former_range_by_a_route_of_its_own() {
+        for (interface, to, prefix, gateway, is_former) in [
+            ("pods", "10.244.2.0", 24, None, true),
+            ("pods", "10.244.0.0", 16, None, true),
+            ("pods", "10.244.1.0", 24, None, false),
+            ("pods", "10.9.0.0", 16, Some("10.244.1.7"), false),
+            ("cni0", "10.244.2.0", 24, None, false),
+            // A bridge may have several of these.
+            ("pods", "fd00:2::", 64, None, false),
+        ] {
+            let mut routes = routes(interface, to, prefix);
+            routes.routes[0].gateway = gateway.map(|gateway| gateway.parse().unwrap());
+            let ranges: [Subnet; 2] =
+                ["10.244.1.0/24", "fd00:1::/64"].map(|text| text.parse().unwrap());
+            let found = routes.former("pods", &ranges);
+            assert_eq!(found.is_some(), is_former, "{interface} {to}/{prefix}");
+            assert_eq!(routes.former("pods", &ranges[1..]), None);
         }
     }
 
