@@ -71,6 +71,8 @@ pub struct BridgeDriver {
     families: Vec<NftFamily>,
     /// What the tables need to know of it.
     rules: BridgeRules,
+    /// Whether addresses stay that are of none of its subnets.
+    leaves_addresses: bool,
 }
 
 impl BridgeDriver {
@@ -104,7 +106,16 @@ impl BridgeDriver {
             families,
             rules,
             settings,
+            leaves_addresses: true,
         })
+    }
+
+    /// The same, for a bridge that nobody else gives addresses: those of former subnets are taken from it, of which no container has any. Else
+    /// the node would look there for whoever has them by now.
+    #[must_use]
+    pub fn without_former_addresses(mut self) -> Self {
+        self.leaves_addresses = false;
+        self
     }
 
     /// What it is the driver of.

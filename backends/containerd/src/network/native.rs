@@ -202,7 +202,8 @@ impl NativeBridges {
             return Ok(Arc::clone(driver));
         }
         let driver = BridgeDriver::new(settings, Arc::clone(&self.tables)).map_err(from_network)?;
-        let driver = Arc::new(driver);
+        // The own one may have addresses that the operator has given it.
+        let driver = Arc::new(driver.without_former_addresses());
         others.insert(list.name.clone(), Arc::clone(&driver));
         Ok(driver)
     }

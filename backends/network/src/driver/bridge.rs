@@ -1,6 +1,7 @@
 //! The bridge itself: made by the first container that needs it, and set up as the containers need it.
 
 use std::io::{self, ErrorKind};
+use std::net::IpAddr;
 use std::thread;
 
 use nix::errno::Errno;
@@ -12,14 +13,17 @@ use super::error::DriverError;
 use super::names::mac_of;
 use super::tables::State;
 use crate::netlink::{
-    Address, Bridge, Family, IpFamily, Ipv4Setting, Ipv6Setting, Link, LinkName, LinkRef, Mac,
-    NetNs, NetlinkError, NewLink, Socket, Veth, add_address, enable_forwarding, find_link,
-    set_ipv4, set_ipv6, set_mac, set_master, set_up,
+    Address, Bridge, Family, IpFamily, IpPrefix, Ipv4Setting, Ipv6Setting, Link, LinkName, LinkRef,
+    Mac, NetNs, NetlinkError, NewLink, Request, Socket, Veth, add_address, delete_address,
+    disable_link_local, enable_forwarding, find_link, list_addresses, set_ipv4, set_ipv6, set_mac,
+    set_master, set_mtu, set_up,
 };
-use crate::nft::NftFamily;
+use crate::nft::{NftFamily, NftSubnet};
 
 /// How many host's ends are connected in one batch.
 const CONNECTED_AT_ONCE: usize = 64;
+/// How kernels without IPv6 refuse settings of it.
+pub(super) const WITHOUT_IPV6: &[Errno] = &[Errno::EAFNOSUPPORT, Errno::EOPNOTSUPP, Errno::EINVAL];
 
 /// A bridge that is ready for a container.
 pub(super) struct ReadyBridge {
@@ -84,6 +88,13 @@ impl BridgeDriver {
             self.allow_ipv6()?;
             // Else it would have the lowest address of its ports, and change it with them.
             requests.push(set_mac(&reference, bridge.mac));
+            // One that was there before may have been made with another configuration.
+            requests.extend(self.settings.mtu.map(|mtu| set_mtu(&reference, mtu)));
+            if !self.settings.is_gateway {
+                // Else containers would reach the node by it.
+                requests.push(disable_link_local(&reference).done_by(WITHOUT_IPV6));
+            }
+            requests.extend(self.without_former(state, bridge.index)?);
         }
         requests.push(set_up(&reference));
         for prefix in self.gateways.iter().filter(|_| self.settings.is_gateway) {
@@ -104,6 +115,42 @@ impl BridgeDriver {
             state.know(&self.settings.name, &self.rules)?.device = Some(bridge.index);
         }
         Ok(())
+    }
+
+    /// Requests that take from the bridge what addresses it has for nobody.
+    fn without_former(&self, state: &mut State, bridge: u32) -> Result<Vec<Request>, DriverError> {
+        if self.leaves_addresses {
+            return Ok(Vec::new());
+        }
+        let all = list_addresses(&mut state.kernel(self.tables.name())?.route)?;
+        let of_bridge = all.into_iter().filter(|address| address.link == bridge);
+        let of_bridge: Vec<Address> = of_bridge
+            .filter(|address| !self.is_present(state, address.prefix))
+            .collect();
+        if of_bridge.is_empty() {
+            return Ok(Vec::new());
+        }
+        // Also of containers that plugins have connected, which are not known here.
+        let in_use = self.pool.reservations()?;
+        let is_former = |address: &&Address| {
+            let network = address.prefix.network();
+            let has = |ip: IpAddr| {
+                IpPrefix::new(ip, network.length()).is_ok_and(|one| one.network() == network)
+            };
+            !in_use.iter().any(|one| has(one.address))
+        };
+        let former = of_bridge.iter().filter(is_former);
+        Ok(former.map(delete_address).collect())
+    }
+
+    /// Returns whether the bridge is to have an address of this network: of one of its subnets, or a link-local one.
+    fn is_present(&self, state: &State, prefix: IpPrefix) -> bool {
+        let address = prefix.address();
+        let is_link_local = matches!(address, IpAddr::V6(six) if six.is_unicast_link_local());
+        let known = state.bridges.get(&self.settings.name);
+        let is_known = |subnet: &NftSubnet| known.is_some_and(|one| one.overlap(subnet).is_some());
+        let subnet = NftSubnet::new(address, prefix.length());
+        self.settings.is_gateway && (is_link_local || subnet.as_ref().is_ok_and(is_known))
     }
 
     /// Lets packets leave the bridge, and lets those of the node itself from 127.0.0.0/8 in. Last, since the rules keep these addresses of the

@@ -9,7 +9,7 @@ use switchyard_crash_points::{CrashPoint, reach};
 
 use super::BridgeDriver;
 use super::attachment::{AttachRequest, LimitBits, Limits};
-use super::bridge::ReadyBridge;
+use super::bridge::{ReadyBridge, WITHOUT_IPV6};
 use super::error::DriverError;
 use super::names::{ifb_link, mac_of};
 use super::tables::State;
@@ -124,12 +124,11 @@ fn make_pair(route: &mut Socket, pair: &Veth) -> Result<(), NetlinkError> {
         hairpin: Some(true),
         ..PortFlags::default()
     };
-    // Kernels without IPv6 refuse the last one: there is no such address then.
-    let without_ipv6 = &[Errno::EAFNOSUPPORT, Errno::EOPNOTSUPP, Errno::EINVAL];
     let requests = [
         pair.create(),
         set_port(&host, flags),
-        disable_link_local(&host).done_by(without_ipv6),
+        // Where the kernel has no IPv6 there is no such address.
+        disable_link_local(&host).done_by(WITHOUT_IPV6),
     ];
     match route.run(&requests) {
         Err(error) if error.refusal() == Some(Errno::EEXIST) => {

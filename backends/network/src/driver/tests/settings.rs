@@ -105,3 +105,16 @@ fn device_of_another_kind_is_no_bridge() {
         assert!(node.in_use().is_empty());
     });
 }
+
+#[test]
+fn bridge_that_was_there_before_gets_the_mtu_that_is_set() {
+    in_private_netns(|| {
+        ip("link add swtest0 mtu 1500 type bridge");
+        for (mtu, shown) in [(None, 1500), (Some(1400), 1400), (Some(1460), 1460)] {
+            let node = Node::with(&SUBNETS, |settings| settings.mtu = mtu);
+            node.driver.attach(&Container::new("a").request).unwrap();
+            let bridge = run("ip", "iproute2", &["link", "show", "swtest0"]);
+            assert!(bridge.contains(&format!(" mtu {shown} ")), "{bridge}");
+        }
+    });
+}

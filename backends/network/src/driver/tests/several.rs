@@ -127,7 +127,7 @@ fn bridge_that_is_no_gateway_connects_its_containers_alone() {
             assert!(client.tcp(to, &server, LONG).is_some(), "{to}");
         }
         let on_bridge = run("ip", "iproute2", &["addr", "show", "dev", "swtest0"]);
-        for beginning in ["10.88.0.", "fd00:88::"] {
+        for beginning in ["10.88.0.", "fd00:88::", "fe80"] {
             assert!(!on_bridge.contains(beginning), "{on_bridge}");
         }
         for family in ["-4", "-6"] {
@@ -291,4 +291,43 @@ fn table_of_a_family_that_no_bridge_has_any_more_is_not_made_again() {
         let mut kernel = NftTables::open(TableName::default()).unwrap();
         assert!(kernel.read(NftFamily::Ip6).unwrap().is_none());
     });
+}
+
+/// As when a node gets other addresses for its pods: else it would look on the bridge for whoever has the former ones by now.
+#[test]
+fn bridge_loses_the_address_of_a_former_subnet_unless_somebody_is_there_or_it_is_left_to_others() {
+    for (is_in_use, leaves_addresses, stays) in [
+        (false, false, false),
+        (true, false, true),
+        (false, true, true),
+    ] {
+        in_private_netns(|| {
+            let node = Node::new(&SUBNETS);
+            let former = Container::new("a");
+            let attached = node.driver.attach(&former.request).unwrap();
+            if !is_in_use {
+                let attachment = former.attachment(Some(&attached));
+                node.driver.detach(&attachment).unwrap();
+            }
+            // The next process knows nothing of it, as of a container that plugins have connected.
+            let settings = settings(node.addresses.path(), &["10.99.0.0/24", "fd00:99::/64"]);
+            let tables = Arc::new(BridgeTables::new(TableName::default()));
+            let present = BridgeDriver::new(settings, tables).unwrap();
+            let present = if leaves_addresses {
+                present
+            } else {
+                present.without_former_addresses()
+            };
+            present.attach(&Container::new("b").request).unwrap();
+            let on_bridge = run("ip", "iproute2", &["addr", "show", "dev", "swtest0"]);
+            for (address, is_there) in [
+                ("10.88.0.1/24", stays),
+                ("fd00:88::1/64", stays),
+                ("10.99.0.1/24", true),
+                ("fd00:99::1/64", true),
+            ] {
+                assert_eq!(on_bridge.contains(address), is_there, "{on_bridge}");
+            }
+        });
+    }
 }
