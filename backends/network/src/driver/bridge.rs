@@ -15,8 +15,8 @@ use super::tables::State;
 use crate::netlink::{
     Address, Bridge, Family, IpFamily, IpPrefix, Ipv4Setting, Ipv6Setting, Link, LinkName, LinkRef,
     Mac, NetNs, NetlinkError, NewLink, Request, Socket, Veth, add_address, delete_address,
-    disable_link_local, enable_forwarding, find_link, list_addresses, set_ipv4, set_ipv6, set_mac,
-    set_master, set_mtu, set_up,
+    disable_link_local, enable_forwarding, find_link, is_forwarding, learns_from_routers,
+    list_addresses, set_ipv4, set_ipv6, set_mac, set_master, set_mtu, set_up,
 };
 use crate::nft::{NftFamily, NftSubnet};
 
@@ -85,6 +85,7 @@ impl BridgeDriver {
         let reference = LinkRef::Index(bridge.index);
         let mut requests = Vec::new();
         if !is_known {
+            self.keep_routers()?;
             self.allow_ipv6()?;
             // Else it would have the lowest address of its ports, and change it with them.
             requests.push(set_mac(&reference, bridge.mac));
@@ -218,16 +219,36 @@ impl BridgeDriver {
         Ok(())
     }
 
+    /// Looks whether the node would lose addresses and routes with [`BridgeDriver::forward`]: who asks for a bridge may be on another node.
+    fn keep_routers(&self) -> Result<(), DriverError> {
+        let forwards = self.settings.is_gateway && self.families.contains(&NftFamily::Ip6);
+        if !forwards || is_forwarding(IpFamily::V6)? {
+            return Ok(());
+        }
+        match learns_from_routers()? {
+            Some(interface) => Err(DriverError::RoutersIgnored {
+                bridge: self.settings.name.to_string(),
+                interface,
+            }),
+            None => Ok(()),
+        }
+    }
+
     /// Lets the node forward packets.
     fn forward(&self) -> Result<(), DriverError> {
         for family in &self.families {
-            let family = match family {
-                NftFamily::Ip4 => IpFamily::V4,
-                NftFamily::Ip6 => IpFamily::V6,
+            let (family, version) = match family {
+                NftFamily::Ip4 => (IpFamily::V4, 4),
+                NftFamily::Ip6 => (IpFamily::V6, 6),
                 // What a bridge forwards by itself.
                 NftFamily::Bridge => continue,
             };
-            enable_forwarding(family)?;
+            if enable_forwarding(family)? {
+                tracing::info!(
+                    interface = self.settings.name.as_str(),
+                    "the node forwards packets of IPv{version} from now on, as a bridge of the gateway needs it"
+                );
+            }
         }
         Ok(())
     }

@@ -1,11 +1,18 @@
 //! Kernel parameters of the network, which are files. They show the namespace of the calling thread.
 
 use std::fs::{self, OpenOptions};
-use std::io::Write;
-use std::path::PathBuf;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
 
 use super::error::NetlinkError;
 use super::names::LinkName;
+
+/// The settings of IPv6 of each device.
+const OF_DEVICES: &str = "/proc/sys/net/ipv6/conf";
+/// The addresses of IPv6 of all devices; a kernel without IPv6 has no such file.
+const ADDRESSES: &str = "/proc/thread-self/net/if_inet6";
+/// The flag of an address that does not expire, and so was not learnt.
+const PERMANENT: u8 = 0x80;
 
 /// Which addresses are meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,9 +66,8 @@ impl Ipv6Setting {
 /// # Errors
 /// [`NetlinkError::Parameter`], with a source that is not found if there is no such device, or the kernel has no IPv6.
 pub fn set_ipv6(link: &LinkName, setting: Ipv6Setting, value: u32) -> Result<(), NetlinkError> {
-    let mut path = PathBuf::from("/proc/sys/net/ipv6/conf");
-    path.extend([link.as_str(), setting.name()]);
-    write(path, value)
+    let file = Path::new(OF_DEVICES).join(link.as_str());
+    write(file.join(setting.name()), value)
 }
 
 /// Returns whether packets are forwarded in the namespace of the calling thread.
@@ -69,13 +75,39 @@ pub fn set_ipv6(link: &LinkName, setting: Ipv6Setting, value: u32) -> Result<(),
 /// # Errors
 /// [`NetlinkError::Parameter`], with a source that is not found if the kernel has no such family.
 pub fn is_forwarding(family: IpFamily) -> Result<bool, NetlinkError> {
-    let path = family.forwarding();
-    let text = fs::read_to_string(&path).map_err(|source| NetlinkError::Parameter {
-        doing: "read".to_owned(),
-        path,
-        source,
-    })?;
-    Ok(text.trim() != "0")
+    Ok(read(family.forwarding())?.trim() != "0")
+}
+
+/// A device that learns its addresses of IPv6 from routers only while nothing is forwarded, if the namespace of the calling thread has one:
+/// it loses them with [`enable_forwarding`].
+///
+/// # Errors
+/// [`NetlinkError::Parameter`].
+pub fn learns_from_routers() -> Result<Option<String>, NetlinkError> {
+    let text = match read(ADDRESSES.into()) {
+        Ok(text) => text,
+        Err(NetlinkError::Parameter { source, .. }) if source.kind() == ErrorKind::NotFound => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    let loses_them = |device: &&str| {
+        let file = Path::new(OF_DEVICES).join(device);
+        // One that is gone by now loses nothing.
+        read(file.join(Ipv6Setting::AcceptRa.name())).is_ok_and(|value| value.trim() == "1")
+    };
+    let device = text.lines().filter_map(learnt_by).find(loses_them);
+    Ok(device.map(str::to_owned))
+}
+
+/// The device of a line of [`ADDRESSES`], if its address is a global one that expires.
+fn learnt_by(line: &str) -> Option<&str> {
+    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+    let &[_, _, _, scope, flags, device] = fields.as_slice() else {
+        return None;
+    };
+    let flags = u8::from_str_radix(flags, 16).ok()?;
+    (scope == "00" && flags & PERMANENT == 0).then_some(device)
 }
 
 /// Lets packets be forwarded in the namespace of the calling thread, unless they are already; returns whether it has changed that. What
@@ -90,6 +122,14 @@ pub fn enable_forwarding(family: IpFamily) -> Result<bool, NetlinkError> {
     }
     write(family.forwarding(), 1)?;
     Ok(true)
+}
+
+fn read(path: PathBuf) -> Result<String, NetlinkError> {
+    fs::read_to_string(&path).map_err(|source| NetlinkError::Parameter {
+        doing: "read".to_owned(),
+        path,
+        source,
+    })
 }
 
 /// No O_CREAT and no O_TRUNC, and one write: procfs accepts a value only at offset 0.

@@ -16,10 +16,12 @@ pub(crate) fn from_network(error: impl StdError + Send + Sync + 'static) -> Erro
     let kind = match any.downcast_ref::<DriverError>() {
         Some(DriverError::Addresses(error)) => kind_of_addresses(error),
         Some(DriverError::SubnetTaken { .. }) => Some(ErrorKind::FailedPrecondition),
-        // A device of another program, or the port of an attachment that is not undone yet.
-        Some(DriverError::NoBridge { .. } | DriverError::PortTaken { .. }) => {
-            Some(ErrorKind::Unavailable)
-        }
+        // A device of another program, the port of an attachment that is not undone yet, or what the operator has to set.
+        Some(
+            DriverError::NoBridge { .. }
+            | DriverError::RoutersIgnored { .. }
+            | DriverError::PortTaken { .. },
+        ) => Some(ErrorKind::Unavailable),
         // It was tried three times while other programs changed rules.
         Some(DriverError::Rules(NftError::Contended { .. })) => Some(ErrorKind::Unavailable),
         Some(DriverError::Links(_) | DriverError::Rules(_) | DriverError::NotUndone { .. }) => None,
@@ -118,6 +120,13 @@ mod tests {
                     bridge: network(),
                 },
                 ErrorKind::FailedPrecondition,
+            ),
+            (
+                DriverError::RoutersIgnored {
+                    bridge: network(),
+                    interface: "eth0".to_owned(),
+                },
+                ErrorKind::Unavailable,
             ),
             (
                 DriverError::NoBridge {
