@@ -77,8 +77,9 @@ pub(crate) struct NativeBridges {
     knows_all: AtomicBool,
     /// Notified when connections may go on to where a port led before.
     past_flows: Notify,
-    /// Notified when a bridge has got its first container: filters of iptables may drop what it forwards.
-    new_bridge: Notify,
+    /// Notified when a bridge, or a family of one, has got its first container or is gone: filters of iptables may drop what it forwards, or have
+    /// rules for it.
+    bridges_changed: Notify,
     threads: Arc<Semaphore>,
 }
 
@@ -156,7 +157,7 @@ impl NativeBridges {
             in_use: CancellationToken::new(),
             knows_all: AtomicBool::new(false),
             past_flows: Notify::new(),
-            new_bridge: Notify::new(),
+            bridges_changed: Notify::new(),
             threads: Arc::new(Semaphore::new(THREADS)),
         };
         if bridges.is_chosen() {
@@ -273,13 +274,13 @@ impl NativeBridges {
     ) -> Result<Vec<IpAddr>> {
         let NativeRequest { driver, request } = asked.clone();
         let attach = move |tables: &BridgeTables| {
-            let is_new = !tables.knows(&driver.settings().name);
+            let is_new = !tables.knows(&driver);
             (is_new, driver.attach(&request))
         };
         let (is_new, attached) = self.call(attach).await?;
         self.past_flows.notify_one();
         if is_new {
-            self.new_bridge.notify_one();
+            self.bridges_changed.notify_one();
         }
         let attached = match attached {
             Ok(attached) => attached,
@@ -358,6 +359,7 @@ impl NativeBridges {
         let link = LinkName::new(name).map_err(from_network)?;
         self.tables.forget_bridge(&link).map_err(from_network)?;
         self.others.lock().remove(name);
+        self.bridges_changed.notify_one();
         Ok(())
     }
 

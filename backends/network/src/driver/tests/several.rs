@@ -238,7 +238,7 @@ fn bridge_that_cannot_be_had_leaves_the_tables_of_all_others_as_they_are() {
                 error.to_string().contains(expected) && error.is_undone(),
                 "{error}"
             );
-            assert!(!node.driver.tables.knows(&second.settings.name), "{name}");
+            assert!(!node.driver.tables.knows(&second), "{name}");
             let is_made = devices().iter().any(|device| device == "swtest1");
             assert!(!is_made, "{:?}", devices());
             run("nft", "nftables", &["flush", "ruleset"]);
@@ -263,7 +263,7 @@ fn bridges_on_record_with_addresses_in_common_do_not_keep_tables_from_being_rest
             adopt(driver, &[Container::new(id).attachment(None)], true);
         }
         node.driver.tables.restore().unwrap();
-        assert!(!node.driver.tables.knows(&second.settings.name));
+        assert!(!node.driver.tables.knows(&second));
         assert!(shown().iter().any(|element| element.contains("swtest0")));
     });
 }
@@ -275,8 +275,12 @@ fn table_of_a_family_that_no_bridge_has_any_more_is_not_made_again() {
         let first = Container::new("a");
         node.driver.attach(&first.request).unwrap();
         let second = beside(&node, "swtest1", &["10.99.0.0/24", SUBNETS[1]]);
+        let with_both = beside(&node, "swtest0", &[SUBNETS[0], "fd00:99::/64"]);
+        let is_known = || [&node.driver, &with_both, &second].map(|one| one.tables.knows(one));
+        assert_eq!(is_known(), [true, false, false]);
         let container = Container::new("b");
         let attached = second.attach(&container.request).unwrap();
+        assert_eq!(is_known(), [true; 3]);
         let before = elements_of(NftFamily::Ip6).len();
         second
             .detach(&container.attachment(Some(&attached)))
