@@ -22,6 +22,9 @@ use crate::network::routes::{Conflict, Routes};
 /// The longest interface name that Linux allows, in bytes.
 const NAME_MAX: usize = 15;
 
+/// The smallest MTU with which the kernel has IPv6.
+pub(super) const IPV6_MTU_MIN: u32 = 1280;
+
 /// The bits of the smallest range: the plugin host-local takes none with fewer than four addresses.
 const RANGE_BITS_MIN: u8 = 2;
 
@@ -96,7 +99,7 @@ impl config::BridgeConfig {
             return Err(Error::invalid("subnets", why));
         }
         // Below its minimum the kernel takes no address of a family.
-        let least = if of_six > 0 { 1280 } else { 68 };
+        let least = if of_six > 0 { IPV6_MTU_MIN } else { 68 };
         if self.mtu != 0 && !(least..=65_535).contains(&self.mtu) {
             let family = if of_six > 0 { " with IPv6" } else { "" };
             let why = format!(
