@@ -81,6 +81,8 @@ pub(crate) struct NativeBridges {
     /// rules for it.
     bridges_changed: Notify,
     threads: Arc<Semaphore>,
+    /// One permit: the journals of all sandboxes are read once at a time. A disk that hangs keeps one thread, and none of those.
+    reading: Arc<Semaphore>,
 }
 
 /// What the daemon is to attach to a bridge.
@@ -159,6 +161,7 @@ impl NativeBridges {
             past_flows: Notify::new(),
             bridges_changed: Notify::new(),
             threads: Arc::new(Semaphore::new(THREADS)),
+            reading: Arc::new(Semaphore::new(1)),
         };
         if bridges.is_chosen() {
             let kept = bridges.own.keep();
@@ -374,7 +377,7 @@ impl NativeBridges {
         let thread = timeout(THREAD_LIMIT, Arc::clone(&self.threads).acquire_owned());
         let Ok(thread) = thread.await else {
             return Err(Error::unavailable(format!(
-                "network {}: {THREADS} calls about the gateway's bridges have not ended within {THREAD_LIMIT:?}: look whether the disk with network.bridge.addresses_dir hangs, and try again",
+                "network {}: {THREADS} calls about the gateway's bridges have not ended within {THREAD_LIMIT:?}: look whether the disk with network.bridge.addresses_dir hangs, or the kernel's work on network devices, and try again",
                 self.own.settings().name
             )));
         };
