@@ -77,7 +77,7 @@ pub(crate) struct NativeBridges {
     knows_all: AtomicBool,
     /// Notified when connections may go on to where a port led before.
     past_flows: Notify,
-    /// Notified when a bridge, or a family of one, has got its first container or is gone: filters of iptables may drop what it forwards, or have
+    /// Notified when a bridge, or a subnet of one, has got its first container or is gone: filters of iptables may drop what it forwards, or have
     /// rules for it.
     bridges_changed: Notify,
     threads: Arc<Semaphore>,

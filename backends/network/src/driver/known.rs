@@ -27,11 +27,15 @@ impl KnownBridge {
 
     /// Takes over other rules of the same bridge. Containers may still have addresses of the subnets of before, which stay.
     pub(super) fn change(&mut self, rules: &BridgeRules) {
-        let rules = with_subnets(rules, &self.rules.subnets);
-        if rules != self.rules {
-            self.rules = rules;
+        if !self.has(rules) {
+            self.rules = with_subnets(rules, &self.rules.subnets);
             self.device = None;
         }
+    }
+
+    /// Returns whether it has all of these rules.
+    pub(super) fn has(&self, rules: &BridgeRules) -> bool {
+        with_subnets(rules, &self.rules.subnets) == self.rules
     }
 
     /// The subnet with some of these addresses, if it has any.

@@ -220,13 +220,12 @@ impl BridgeTables {
         elements
     }
 
-    /// Returns whether a bridge has elements in the tables of each of its families, or is to have them.
+    /// Returns whether a bridge with all its subnets has elements in the tables, or is to have them.
     #[must_use]
     pub fn knows(&self, bridge: &BridgeDriver) -> bool {
         let state = self.lock();
-        let is_known = state.bridges.contains_key(&bridge.settings.name);
-        let mut families = bridge.families.iter();
-        is_known && families.all(|family| state.families.contains(family))
+        let known = state.bridges.get(&bridge.settings.name);
+        known.is_some_and(|known| known.has(&bridge.rules))
     }
 
     /// Their name.
