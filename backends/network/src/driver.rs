@@ -44,7 +44,7 @@ use switchyard_crash_points::{CrashPoint, reach};
 
 use crate::addresses::{AddressPool, AssignedAddress, Holder, RangeSet};
 use crate::netlink::{
-    IpPrefix, Link, LinkName, LinkRef, delete_link, delete_neighbour, find_link, set_down,
+    IpPrefix, Link, LinkName, LinkRef, NetNs, delete_link, delete_neighbour, find_link, set_down,
 };
 use crate::nft::{BridgeRules, Element, Flows, NftFamily};
 use container::forwarding_port;
@@ -144,7 +144,8 @@ impl BridgeDriver {
         host_link(self.tables.name(), holder)
     }
 
-    /// Attaches a container: gives it addresses, connects it, and publishes its ports. When this returns, packets pass.
+    /// Attaches a container: gives it addresses, connects it, and publishes its ports. When this returns, packets pass, unless a policy of
+    /// iptables drops what is forwarded: [`BridgeTables::accept_forwarded`] follows for a bridge that was not known.
     ///
     /// A failure is undone before this returns. A kill leaves what [`BridgeDriver::detach`] undoes, which has to be called before the holder is
     /// attached again: devices of before are replaced, but the holder keeps addresses that are not requested again. A call that has begun
@@ -195,11 +196,13 @@ impl BridgeDriver {
     ) -> Result<Attached, DriverError> {
         let addresses: Vec<_> = assigned.iter().map(|one| one.address).collect();
         let host = self.host_link(&request.holder);
+        // For a container that is gone by now no bridge is made.
+        let namespace = NetNs::open(&request.netns)?;
         let mut state = self.tables.lock();
         // Before there is anything of it, so that it is never taken for something that a kill has left.
         self.replace(&mut state, &host, BTreeSet::new())?;
         let bridge = self.ready_bridge(&mut state)?;
-        let mac = self.connect_links(&mut state, request, &bridge, &assigned)?;
+        let mac = self.connect_links(&mut state, request, &namespace, &bridge, &assigned)?;
         self.publish(&mut state, &host, &request.ports, &addresses)?;
         reach(CrashPoint::PortsPublished);
         drop(state);

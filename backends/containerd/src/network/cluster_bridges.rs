@@ -253,6 +253,8 @@ impl ClusterBridges {
         let deleted = delete_device(interface).map_err(from_namespaces);
         deleted.map_err(failed)?;
         reach(CrashPoint::ClusterBridgeDeleted);
+        // Who takes over what is on record may have seen the device in between.
+        self.native.forget_bridge(interface).map_err(failed)?;
         remove_tree_blocking(&self.dir.join(interface), &Cancel::default())?;
         reach(CrashPoint::ClusterBridgeForgotten);
         Ok(())

@@ -141,12 +141,16 @@ impl NativeBridges {
                 |family: &NftFamily| *family == NftFamily::Ip4 || own.families().contains(family);
             NftFamily::ALL.into_iter().filter(needed).collect()
         };
-        let fault = is_wanted.then(|| tables.probe(&families()).err()).flatten();
+        let can_do = || {
+            let probed = tables.probe(&families());
+            probed.and_then(|()| own.check_device())
+        };
+        let fault = is_wanted.then(|| can_do().err()).flatten();
         let fault = fault.map(|error| report(&error));
         if let Some(reason) = &fault {
             tracing::warn!(
                 reason,
-                "network.bridge.driver asks for \"native\", which this kernel cannot do: CNI plugins attach sandboxes to bridges, without network.isolation and network.direct_routing"
+                "network.bridge.driver asks for \"native\", which cannot be done here: CNI plugins attach sandboxes to bridges, without network.isolation and network.direct_routing"
             );
         }
         let bridges = Self {

@@ -9,21 +9,20 @@ use nix::sched::{CloneFlags, unshare};
 use switchyard_crash_points::{CrashPoint, reach};
 
 use super::BridgeDriver;
+use super::container::hairpin;
 use super::error::DriverError;
 use super::names::mac_of;
 use super::tables::State;
 use crate::netlink::{
     Address, Bridge, Family, IpFamily, IpPrefix, Ipv4Setting, Ipv6Setting, Link, LinkName, LinkRef,
     Mac, NetNs, NetlinkError, NewLink, Request, Socket, Veth, add_address, delete_address,
-    disable_link_local, enable_forwarding, find_link, is_forwarding, learns_from_routers,
-    list_addresses, set_ipv4, set_ipv6, set_mac, set_master, set_mtu, set_up,
+    enable_forwarding, find_link, is_forwarding, learns_from_routers, list_addresses, set_ipv4,
+    set_ipv6, set_mac, set_master, set_mtu, set_up,
 };
 use crate::nft::{NftFamily, NftSubnet};
 
 /// How many host's ends are connected in one batch.
 const CONNECTED_AT_ONCE: usize = 64;
-/// How kernels without IPv6 refuse settings of it.
-pub(super) const WITHOUT_IPV6: &[Errno] = &[Errno::EAFNOSUPPORT, Errno::EOPNOTSUPP, Errno::EINVAL];
 
 /// A bridge that is ready for a container.
 pub(super) struct ReadyBridge {
@@ -49,6 +48,29 @@ impl BridgeDriver {
         }
     }
 
+    /// Looks whether a device of the bridge's name is a bridge, if there is one. Blocks.
+    ///
+    /// # Errors
+    /// [`DriverError::NoBridge`], [`DriverError::Links`].
+    pub fn check_device(&self) -> Result<(), DriverError> {
+        let mut state = self.tables.lock();
+        let route = &mut state.kernel(self.tables.name())?.route;
+        match find_link(route, &self.settings.name.clone().into())? {
+            Some(link) => self.check_kind(&link),
+            None => Ok(()),
+        }
+    }
+
+    fn check_kind(&self, link: &Link) -> Result<(), DriverError> {
+        let kind = match link.kind.as_deref() {
+            Some("bridge") => return Ok(()),
+            Some(kind) => format!("of the kind {kind}"),
+            None => "of hardware".to_owned(),
+        };
+        let name = self.settings.name.to_string();
+        Err(DriverError::NoBridge { name, kind })
+    }
+
     fn found_or_made(&self, state: &mut State) -> Result<ReadyBridge, DriverError> {
         let name = &self.settings.name;
         let kernel = state.kernel(self.tables.name())?;
@@ -56,15 +78,7 @@ impl BridgeDriver {
             Some(link) => link,
             None => self.make_bridge(&mut kernel.route)?,
         };
-        if link.kind.as_deref() != Some("bridge") {
-            return Err(DriverError::NoBridge {
-                name: name.to_string(),
-                kind: link.kind.map_or_else(
-                    || "of hardware".to_owned(),
-                    |kind| format!("of the kind {kind}"),
-                ),
-            });
-        }
+        self.check_kind(&link)?;
         let mac = link.mac.ok_or_else(|| NetlinkError::Value {
             value: format!("the bridge {name}"),
             reason: "it has no hardware address",
@@ -92,8 +106,8 @@ impl BridgeDriver {
             // One that was there before may have been made with another configuration.
             requests.extend(self.settings.mtu.map(|mtu| set_mtu(&reference, mtu)));
             if !self.settings.is_gateway {
-                // Else containers would reach the node by it.
-                requests.push(disable_link_local(&reference).done_by(WITHOUT_IPV6));
+                // Containers may send to the bridge itself: without an address, the kernel then takes no packet of IPv4 from it.
+                requests.push(set_ipv4(&reference, &[(Ipv4Setting::RpFilter, 1)]));
             }
             requests.extend(self.without_former(state, bridge.index)?);
         }
@@ -172,9 +186,10 @@ impl BridgeDriver {
         let hosts: Vec<LinkRef> = of_it.map(|(host, _)| host.clone().into()).collect();
         let route = &mut state.kernel(self.tables.name())?.route;
         for some in hosts.chunks(CONNECTED_AT_ONCE) {
-            let requests = some
-                .iter()
-                .map(|host| set_master(host, bridge).done_by(&[Errno::ENODEV]));
+            let requests = some.iter().flat_map(|host| {
+                [set_master(host, bridge), hairpin(host)]
+                    .map(|request| request.done_by(&[Errno::ENODEV]))
+            });
             route.run(&requests.collect::<Vec<_>>())?;
         }
         Ok(())
@@ -204,9 +219,15 @@ impl BridgeDriver {
     }
 
     /// Kernel parameters of the bridge, in the namespace of the calling thread: IPv6 if it has a subnet of it, and no addresses or routes by
-    /// advertisements of containers.
+    /// advertisements of containers. A bridge that is no gateway has no IPv6, so that the node takes no packet of it from containers.
     fn allow_ipv6(&self) -> Result<(), DriverError> {
         let name = &self.settings.name;
+        if !self.settings.is_gateway {
+            return match set_ipv6(name, Ipv6Setting::DisableIpv6, 1) {
+                Err(error) if !is_missing(&error) => Err(error.into()),
+                Ok(()) | Err(_) => Ok(()),
+            };
+        }
         let accept_ra = set_ipv6(name, Ipv6Setting::AcceptRa, 0);
         if self.families.contains(&NftFamily::Ip6) {
             accept_ra?;

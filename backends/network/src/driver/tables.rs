@@ -286,13 +286,14 @@ impl BridgeTables {
             );
         }
         let links = links.ok();
-        let is_up = |name: &LinkName| match &links {
+        // Whether it is up, of a device that is there.
+        let state_of = |name: &LinkName| match &links {
             Some(links) => links.get(name.as_str()).copied(),
             None => Some(true),
         };
         for (driver, attachment) in attachments {
             let bridge = driver.settings.name.clone();
-            if is_up(&bridge).is_some()
+            if state_of(&bridge).is_some()
                 && let Err(error) = state.know(&bridge, &driver.rules)
             {
                 tracing::warn!(
@@ -301,7 +302,7 @@ impl BridgeTables {
                 );
             }
             let host = driver.host_link(&attachment.holder);
-            let is_complete = is_up(&host) == Some(true);
+            let is_complete = state_of(&host) == Some(true);
             let addresses = attachment.addresses.as_deref().filter(|_| is_complete);
             let elements = port_elements(&attachment.ports, addresses.unwrap_or_default());
             let known = KnownAttachment { bridge, elements };

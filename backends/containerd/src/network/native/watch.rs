@@ -153,15 +153,31 @@ impl NativeBridges {
     async fn keep_filters(&self) {
         self.in_use.cancelled().await;
         let mut logged = LoggedTexts::at_most(TEXTS_MAX);
+        let mut backoff = Backoff::new(RETRY.0, RETRY.1);
         loop {
             let tables = Arc::clone(&self.tables);
-            match blocking(move || Ok(tables.accept_forwarded())).await {
-                Ok(filters) if filters.is_empty() => logged.clear(),
-                Ok(filters) => log_filters(&mut logged, &filters),
-                Err(error) => log_once(&mut logged, &error),
+            let looked = blocking(move || Ok(tables.accept_forwarded())).await;
+            let works = match &looked {
+                Ok(filters) => {
+                    log_filters(&mut logged, filters);
+                    filters.iter().all(std::result::Result::is_ok)
+                }
+                Err(error) => {
+                    log_once(&mut logged, error);
+                    false
+                }
+            };
+            if looked.is_ok_and(|filters| filters.is_empty()) {
+                logged.clear();
             }
+            let pause = if works {
+                backoff.reset();
+                LOOK_INTERVAL
+            } else {
+                backoff.pause()
+            };
             // That it is time says nothing else than a notice.
-            let _ = timeout(LOOK_INTERVAL, self.bridges_changed.notified()).await;
+            let _ = timeout(pause, self.bridges_changed.notified()).await;
         }
     }
 

@@ -102,9 +102,29 @@ fn device_of_another_kind_is_no_bridge() {
         let node = Node::new(&SUBNETS[..1]);
         ip("link add swtest0 type veth peer name swtest1");
         let container = Container::new("a");
-        let error = node.driver.attach(&container.request).unwrap_err();
-        assert!(error.to_string().contains("of the kind veth"), "{error}");
+        let attached = node.driver.attach(&container.request).map(drop);
+        for result in [attached, node.driver.check_device()] {
+            let error = result.unwrap_err();
+            assert!(error.to_string().contains("of the kind veth"), "{error}");
+        }
         assert!(node.in_use().is_empty());
+        ip("link del swtest0");
+        node.driver.check_device().unwrap();
+        node.driver.attach(&container.request).unwrap();
+        node.driver.check_device().unwrap();
+    });
+}
+
+#[test]
+fn no_bridge_is_made_for_a_container_that_is_gone() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS[..1]);
+        let mut container = Container::new("a");
+        container.request.netns = "/nowhere/netns".into();
+        let error = node.driver.attach(&container.request).unwrap_err();
+        assert!(error.to_string().contains("/nowhere/netns"), "{error}");
+        assert!(error.is_undone() && node.in_use().is_empty());
+        assert!(!links().contains("swtest0"), "{}", links());
     });
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::addresses::RangeLimits;
+use crate::testing::hosts::set;
 
 /// A second bridge beside that of the node, on the same tables.
 fn beside(node: &Node, name: &str, subnets: &[&str]) -> BridgeDriver {
@@ -137,6 +138,47 @@ fn bridge_that_is_no_gateway_connects_its_containers_alone() {
         let is_masqueraded = |element: &Element| matches!(element, Element::Masqueraded(_));
         assert!(!elements_of(NftFamily::Ip4).iter().any(is_masqueraded));
     });
+}
+
+/// Containers may send what they like, also to the bridge itself: the node would pass it on, with the container's own address.
+fn pass_nothing_on(family: NftFamily) {
+    for file in ["ipv4/conf/all/rp_filter", "ipv4/conf/default/rp_filter"] {
+        set(file, "0");
+    }
+    for file in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
+        set(file, "1");
+    }
+    let node = Node::with(&SUBNETS, |settings| {
+        settings.is_gateway = false;
+        settings.has_masquerade = false;
+    });
+    let container = Container::new("a");
+    let attached = node.driver.attach(&container.request).unwrap();
+    let remote = remote(family);
+    let index = usize::from(family == NftFamily::Ip6);
+    let (router, option) = [("10.88.0.1", "-4"), ("fd00:88::1", "-6")][index];
+    inside(&container.netns, || {
+        let bridge = attached.bridge_mac;
+        ip(&format!("neigh add {router} lladdr {bridge} dev eth0"));
+        ip(&format!(
+            "{option} route add default via {router} dev eth0 onlink"
+        ));
+    });
+    let client = container.serving(family);
+    let to = SocketAddr::new(REMOTE[index].parse().unwrap(), SERVED);
+    remote.udp.set_read_timeout(Some(SHORT)).unwrap();
+    for _ in 0..5 {
+        client.udp.send_to(b"out", to).unwrap();
+        let received = remote.udp.recv_from(&mut [0; 16]);
+        assert!(received.is_err(), "{received:?}");
+    }
+}
+
+#[test]
+fn bridge_that_is_no_gateway_passes_nothing_on() {
+    for family in NftFamily::ALL {
+        in_private_netns(|| pass_nothing_on(family));
+    }
 }
 
 #[test]
