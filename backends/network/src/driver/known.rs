@@ -48,10 +48,7 @@ impl KnownBridge {
 /// The rules of a bridge with more subnets. Of two subnets with addresses in common one is a part of the other one: a table has the larger.
 fn with_subnets(rules: &BridgeRules, more: &[NftSubnet]) -> BridgeRules {
     let all: BTreeSet<NftSubnet> = rules.subnets.iter().chain(more).copied().collect();
-    let is_part = |one: &NftSubnet| {
-        all.iter()
-            .any(|other| other.overlaps(one) && other.prefix() < one.prefix())
-    };
+    let is_part = |one: &NftSubnet| all.iter().any(|other| one.is_part_of(other));
     BridgeRules {
         subnets: all.iter().filter(|one| !is_part(one)).copied().collect(),
         ..rules.clone()

@@ -100,13 +100,11 @@ impl Element {
         }
     }
 
-    /// Returns whether it is a subnet that is a part of another one, and not all of it, in the same set: a table can have only one of both.
+    /// Returns whether it is a subnet that is a part of another one in the same set: a table can have only one of both.
     pub(crate) fn is_part_of(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Masqueraded(one), Self::Masqueraded(whole))
-            | (Self::Closed(one), Self::Closed(whole)) => {
-                whole.overlaps(one) && whole.prefix() < one.prefix()
-            }
+            (Self::Masqueraded(one), Self::Masqueraded(other))
+            | (Self::Closed(one), Self::Closed(other)) => one.is_part_of(other),
             _ => false,
         }
     }
