@@ -69,7 +69,7 @@ sandboxes whose network was made without CNI plugins: 1
         ),
         (&true.into(), &0.into(), &1.into())
     );
-    for (table, sets) in [(0, 9), (1, 9), (2, 4)] {
+    for (table, sets) in [(0_usize, 9), (1, 9), (2, 4)] {
         let elements = json["tables"][table]["elements"].as_object().unwrap();
         assert_eq!(elements.len(), sets, "{elements:?}");
     }
