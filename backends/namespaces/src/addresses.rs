@@ -29,6 +29,20 @@ pub fn addresses(netns: &Path) -> Result<Vec<IpAddr>, Error> {
     Ok(found)
 }
 
+/// The addresses of the network namespace of the calling thread, each with the name of its interface: as of [`addresses`], in the kernel's
+/// order.
+///
+/// # Errors
+/// [`Error::Namespace`] if the kernel does not list them.
+pub fn node_addresses() -> Result<Vec<(String, IpAddr)>, Error> {
+    let all = getifaddrs().map_err(Error::namespace("read the addresses of the node"))?;
+    let with_name = |one: nix::ifaddrs::InterfaceAddress| {
+        let name = one.interface_name.clone();
+        Some((name, reachable(one)?))
+    };
+    Ok(all.filter_map(with_name).collect())
+}
+
 /// Enables IPv6 on a device of a network namespace, and gives it these addresses, with the lengths of their prefixes, if it
 /// lacks them: the kernel removed them when IPv6 was disabled. Idempotent. Blocks.
 ///

@@ -33,7 +33,7 @@ pub mod tasks;
 #[cfg(test)]
 mod testing;
 
-pub use addresses::{addresses, has_ipv6_loopback, restore_ipv6};
+pub use addresses::{addresses, has_ipv6_loopback, node_addresses, restore_ipv6};
 pub use error::Error;
 pub use helper::{PROGRAM, map_ids, set_program_dir, try_mount_setattr};
 pub use link::{delete_device, has_device};

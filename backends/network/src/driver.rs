@@ -30,6 +30,7 @@ mod elements;
 mod error;
 mod flows;
 mod forwarded;
+mod known;
 mod names;
 mod tables;
 #[cfg(test)]
@@ -43,7 +44,7 @@ use switchyard_crash_points::{CrashPoint, reach};
 
 use crate::addresses::{AddressPool, AssignedAddress, Holder, RangeSet};
 use crate::netlink::{
-    IpPrefix, Link, LinkName, LinkRef, delete_link, delete_neighbour, find_link, set_down,
+    IpPrefix, Link, LinkName, LinkRef, NetNs, delete_link, delete_neighbour, find_link, set_down,
 };
 use crate::nft::{BridgeRules, Element, Flows, NftFamily};
 use container::forwarding_port;
@@ -70,6 +71,8 @@ pub struct BridgeDriver {
     families: Vec<NftFamily>,
     /// What the tables need to know of it.
     rules: BridgeRules,
+    /// Whether addresses stay that are of none of its subnets.
+    leaves_addresses: bool,
 }
 
 impl BridgeDriver {
@@ -103,7 +106,16 @@ impl BridgeDriver {
             families,
             rules,
             settings,
+            leaves_addresses: true,
         })
+    }
+
+    /// The same, for a bridge that nobody else gives addresses: those of former subnets are taken from it, of which no container has any. Else
+    /// the node would look there for whoever has them by now.
+    #[must_use]
+    pub fn without_former_addresses(mut self) -> Self {
+        self.leaves_addresses = false;
+        self
     }
 
     /// What it is the driver of.
@@ -119,16 +131,21 @@ impl BridgeDriver {
     }
 
     /// Has tables kept for the bridge also while nothing is attached to it, from the next repair on.
-    pub fn keep(&self) {
+    ///
+    /// # Errors
+    /// [`DriverError::SubnetTaken`].
+    pub fn keep(&self) -> Result<(), DriverError> {
         let mut state = self.tables.lock();
-        state.know(&self.settings.name, &self.rules).is_kept = true;
+        state.know(&self.settings.name, &self.rules)?.is_kept = true;
+        Ok(())
     }
 
     fn host_link(&self, holder: &Holder) -> LinkName {
         host_link(self.tables.name(), holder)
     }
 
-    /// Attaches a container: gives it addresses, connects it, and publishes its ports. When this returns, packets pass.
+    /// Attaches a container: gives it addresses, connects it, and publishes its ports. When this returns, packets pass, unless a policy of
+    /// iptables drops what is forwarded: [`BridgeTables::accept_forwarded`] follows for a bridge that was not known.
     ///
     /// A failure is undone before this returns. A kill leaves what [`BridgeDriver::detach`] undoes, which has to be called before the holder is
     /// attached again: devices of before are replaced, but the holder keeps addresses that are not requested again. A call that has begun
@@ -136,7 +153,7 @@ impl BridgeDriver {
     ///
     /// # Errors
     /// [`DriverError::Addresses`] if there are no addresses, or not the requested ones; [`DriverError::NoBridge`],
-    /// [`DriverError::PortTaken`], [`DriverError::Links`], [`DriverError::Rules`]; [`DriverError::NotUndone`] if something of it is left.
+    /// [`DriverError::SubnetTaken`], [`DriverError::RoutersIgnored`], [`DriverError::PortTaken`], [`DriverError::Links`], [`DriverError::Rules`]; [`DriverError::NotUndone`] if something of it is left.
     pub fn attach(&self, request: &AttachRequest) -> Result<Attached, DriverError> {
         let assigned = self.pool.assign(&request.holder, &request.addresses)?;
         reach(CrashPoint::AddressesAssigned);
@@ -179,11 +196,13 @@ impl BridgeDriver {
     ) -> Result<Attached, DriverError> {
         let addresses: Vec<_> = assigned.iter().map(|one| one.address).collect();
         let host = self.host_link(&request.holder);
+        // For a container that is gone by now no bridge is made.
+        let namespace = NetNs::open(&request.netns)?;
         let mut state = self.tables.lock();
         // Before there is anything of it, so that it is never taken for something that a kill has left.
         self.replace(&mut state, &host, BTreeSet::new())?;
         let bridge = self.ready_bridge(&mut state)?;
-        let mac = self.connect_links(&mut state, request, &bridge, &assigned)?;
+        let mac = self.connect_links(&mut state, request, &namespace, &bridge, &assigned)?;
         self.publish(&mut state, &host, &request.ports, &addresses)?;
         reach(CrashPoint::PortsPublished);
         drop(state);

@@ -1,15 +1,16 @@
 //! The only rules of ours in chains of others: they accept what a bridge forwards where the policy of FORWARD of iptables is DROP.
 //!
 //! ```text
-//! filters that the kernel has ──`-S FORWARD`──> plan ──`-A`, then `-D`──> two rules for each bridge at the end of FORWARD, or none
+//! filters that the kernel has ──`-S FORWARD`──> plan ──one `restore --noflush`──> rules of each bridge at the end of FORWARD, or none
 //! ```
 //!
 //! An accept of nf_tables undoes no drop of iptables, so the rules are added by the node's own program, of the variant that has the chain. They
-//! are at the end of FORWARD, where only its policy follows: what others drop by their rules stays dropped. Only what a bridge sends, answers,
-//! and connections to published ports are accepted.
+//! are at the end of FORWARD, where only its policy follows: what others drop by their rules stays dropped. Only what a bridge sends with
+//! addresses of its subnets, answers, connections to published ports, and what stays on the bridge are accepted; of a bridge that is no
+//! gateway only the last.
 //!
-//! A rule of ours is known by its comment, which is the name of the tables of its instance of the daemon. All follows from one list of the chain, so that whatever a kill left is mended by the next look: a
-//! rule is added before its former copies are removed.
+//! A rule of ours is known by its comment, which is the name of the tables of its instance of the daemon. All follows from one list of the chain,
+//! and a filter is changed by one run, all of it or nothing. What others change in between is mended by the next look.
 //!
 //! Invariants:
 //! - A filter that the kernel does not have yet is not made, and no module is loaded for a look.
@@ -17,16 +18,17 @@
 
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read, Seek};
+use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use thiserror::Error;
 
-use crate::nft::{BridgeName, NftError, NftFamily, TableName, has_iptables_forward};
+use crate::netlink::NetlinkError;
+use crate::nft::{BridgeRules, NftError, NftFamily, TableName, has_iptables_forward};
 
 const CHAIN: &str = "FORWARD";
 /// What a program waits for others to let go of the lock of the filter, in seconds.
@@ -87,9 +89,12 @@ pub struct FilterChange {
 /// Reason why a filter could not be looked at or changed.
 #[derive(Debug, Error)]
 pub enum IptablesError {
-    /// It is not known whether the kernel has the filter, or the name of a bridge is none.
+    /// It is not known whether the kernel has the filter.
     #[error(transparent)]
     Rules(#[from] NftError),
+    /// It is not known which devices are bridges.
+    #[error(transparent)]
+    Links(#[from] NetlinkError),
     /// It is not known whether the kernel has the filter of the older variant.
     #[error("cannot read {}", .path.display())]
     Read {
@@ -126,27 +131,24 @@ pub enum IptablesError {
     },
 }
 
-/// What is to be done to a chain: each rule as the words behind the chain's name.
+/// What is to be done to a chain: rules as `-S` prints them, behind the chain's name.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ChainPlan {
-    add: Vec<Vec<String>>,
+    add: Vec<String>,
     /// Afterwards. The first rule with these words is meant.
-    remove: Vec<Vec<String>>,
+    remove: Vec<String>,
 }
 
-/// Makes what the bridges of an instance of the daemon forward pass the filters of these families whose policy drops it, and removes what the
-/// instance has added beside that. Returns what was changed or failed. Idempotent. Blocks.
+/// Makes what the bridges of an instance of the daemon forward pass the filters whose policy drops it, each in the families of its subnets, and
+/// removes what the instance has added beside that. Returns what was changed or failed. Idempotent. Blocks.
 #[must_use = "a failure is to be told"]
 pub fn accept_forwarded(
     table: &TableName,
-    bridges: &[BridgeName],
-    families: &[NftFamily],
+    bridges: &[BridgeRules],
 ) -> Vec<Result<FilterChange, IptablesError>> {
-    let settle = |filter: &PacketFilter| {
-        let is_needed = families.contains(&filter.family);
-        filter.settle(Some(table), if is_needed { bridges } else { &[] })
-    };
-    let settled = FILTERS.iter().map(settle);
+    let settled = FILTERS
+        .iter()
+        .map(|filter| filter.settle(Some(table), bridges));
     settled.filter_map(Result::transpose).collect()
 }
 
@@ -160,12 +162,11 @@ pub fn remove_accepts() -> Vec<Result<FilterChange, IptablesError>> {
 // === impl PacketFilter ===
 
 impl PacketFilter {
-    /// Makes the rules of an instance, or of all instances, what they should be: those for these bridges. Returns what was changed, if
-    /// anything was.
+    /// Makes the rules of an instance those for these bridges, or removes those of all instances. Returns what was changed, if anything was.
     fn settle(
         &self,
         table: Option<&TableName>,
-        bridges: &[BridgeName],
+        bridges: &[BridgeRules],
     ) -> Result<Option<FilterChange>, IptablesError> {
         if !self.exists()? {
             return Ok(None);
@@ -173,21 +174,30 @@ impl PacketFilter {
         let Some(program) = self.program()? else {
             return Ok(None);
         };
-        let listed = called(program, &["-w", LOCK_SECONDS, "-S", CHAIN])?;
-        let plan = plan(&listed, table.map(TableName::as_str), bridges);
-        for (option, rules) in [("-A", &plan.add), ("-D", &plan.remove)] {
-            for rule in rules {
-                let mut words = vec!["-w", LOCK_SECONDS, option, CHAIN];
-                words.extend(rule.iter().map(String::as_str));
-                called(program, &words)?;
-            }
+        let listed = called(program, &["-w", LOCK_SECONDS, "-S", CHAIN], "")?;
+        let table = table.map(TableName::as_str);
+        let wanted: Vec<String> = match table {
+            Some(table) => bridges
+                .iter()
+                .flat_map(|bridge| accepts(table, bridge, self.family))
+                .collect(),
+            None => Vec::new(),
+        };
+        let plan = plan(&listed, table, &wanted);
+        if plan == ChainPlan::default() {
+            return Ok(None);
         }
-        let change = FilterChange {
+        let restore = format!("{program}-restore");
+        called(
+            &restore,
+            &["--noflush", "-w", LOCK_SECONDS],
+            &plan.to_string(),
+        )?;
+        Ok(Some(FilterChange {
             program,
             added: plan.add.len(),
             removed: plan.remove.len(),
-        };
-        Ok((plan != ChainPlan::default()).then_some(change))
+        }))
     }
 
     /// Returns whether the kernel has it, in the network namespace of this thread.
@@ -212,7 +222,7 @@ impl PacketFilter {
     /// The program of this variant; `None` if the node has none.
     fn program(&self) -> Result<Option<&'static str>, IptablesError> {
         for program in self.programs {
-            let version = call(program, &["--version"])?;
+            let version = call(program, &["--version"], "")?;
             if version.is_some_and(|version| version.contains("nf_tables") != self.is_legacy) {
                 return Ok(Some(program));
             }
@@ -237,96 +247,124 @@ impl fmt::Display for FilterChange {
     }
 }
 
-/// Decides what makes the rules of an instance, or of all instances, what they should be. `listed` is the chain as `-S` prints it. Pure.
-fn plan(listed: &str, table: Option<&str>, bridges: &[BridgeName]) -> ChainPlan {
+// === impl ChainPlan ===
+
+impl fmt::Display for ChainPlan {
+    /// As the programs that restore filters read it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { add, remove } = self;
+        writeln!(f, "*filter")?;
+        for (option, rules) in [("-A", add), ("-D", remove)] {
+            for rule in rules {
+                writeln!(f, "{option} {CHAIN} {rule}")?;
+            }
+        }
+        writeln!(f, "COMMIT")
+    }
+}
+
+/// Decides what makes the rules of an instance, or of all instances, the wanted ones. `listed` is the chain as `-S` prints it. Pure.
+fn plan(listed: &str, table: Option<&str>, wanted: &[String]) -> ChainPlan {
     let prefix = format!("-A {CHAIN} ");
     let rules = listed.lines().filter_map(|line| line.strip_prefix(&prefix));
-    let rules: Vec<Vec<String>> = rules.map(words_of).collect();
+    let rules: Vec<&str> = rules.collect();
     let drops = listed.lines().any(|line| line == "-P FORWARD DROP");
-    let is_mine = |rule: &[String]| {
+    let is_mine = |rule: &str| {
         let instance = instance_of(rule);
         instance.is_some_and(|instance| table.is_none_or(|table| table == instance))
     };
     let mine = rules.iter().enumerate().filter(|(_, rule)| is_mine(rule));
-    let mine: Vec<(usize, &Vec<String>)> = mine.collect();
+    let mine: Vec<(usize, Vec<&str>)> = mine.map(|(place, rule)| (place, normal(rule))).collect();
     let behind_others = rules.iter().rposition(|rule| instance_of(rule).is_none());
     let mut kept = Vec::new();
     let mut add = Vec::new();
-    let wanted = table.filter(|_| drops).into_iter();
-    let wanted = wanted.flat_map(|table| bridges.iter().flat_map(move |one| accepts(table, one)));
-    for wanted in wanted {
-        let same = |(_, rule): &&(usize, &Vec<String>)| normal(rule) == normal(&wanted);
-        let place = mine.iter().rfind(same).map(|(place, _)| *place);
-        match place {
+    for wanted in wanted.iter().filter(|_| drops) {
+        let words = normal(wanted);
+        let same = mine.iter().rfind(|(_, rule)| *rule == words);
+        match same.map(|(place, _)| *place) {
             Some(place) if Some(place) > behind_others => kept.push(place),
-            _ => add.push(wanted),
+            _ => add.push(wanted.clone()),
         }
     }
-    let surplus = mine.iter().filter(|(place, _)| !kept.contains(place));
-    let remove = surplus.map(|(_, rule)| (*rule).clone()).collect();
+    let surplus = mine.iter().map(|(place, _)| *place);
+    let surplus = surplus.filter(|place| !kept.contains(place));
+    let remove = surplus.map(|place| rules[place].to_owned()).collect();
     ChainPlan { add, remove }
 }
 
-/// The two rules of a bridge: for what comes from it, and for what may go to it. The comment has no character for which it would be listed
-/// between quotes.
-fn accepts(table: &str, bridge: &BridgeName) -> [Vec<String>; 2] {
-    let bridge = bridge.as_str();
-    let from = format!("-i {bridge} -m comment --comment {table} -j ACCEPT");
-    let to = format!(
-        "-o {bridge} -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -m comment --comment {table} -j ACCEPT"
-    );
-    [from, to].map(|rule| words_of(&rule))
+/// The rules of a bridge in a filter of this family, if it has a subnet of it: for what stays on the bridge, as the kernel shows it to filters with
+/// br_netfilter; and if it is a gateway, for what comes from its containers, and for what may go to them. The comment has no character for
+/// which it would be listed between quotes.
+fn accepts(table: &str, bridge: &BridgeRules, family: NftFamily) -> Vec<String> {
+    let subnets = bridge.subnets.iter();
+    let subnets: Vec<_> = subnets.filter(|subnet| subnet.family() == family).collect();
+    if subnets.is_empty() {
+        return Vec::new();
+    }
+    let name = bridge.name.as_str();
+    let mut conditions = vec![format!("-i {name} -o {name}")];
+    if bridge.is_gateway {
+        // Each is listed with its prefix, also one of a single address.
+        let from = subnets.into_iter();
+        let from = from.map(|one| format!("-s {}/{} -i {name}", one.address(), one.prefix()));
+        conditions.extend(from);
+        conditions.push(format!(
+            "-o {name} -m conntrack --ctstate RELATED,ESTABLISHED,DNAT"
+        ));
+    }
+    let rules = conditions.into_iter();
+    rules
+        .map(|condition| format!("{condition} -m comment --comment {table} -j ACCEPT"))
+        .collect()
 }
 
 /// The words of a rule. One that has blanks between quotes is of others, and is only passed over.
-fn words_of(rule: &str) -> Vec<String> {
-    let word = |word: &str| {
+fn words_of(rule: &str) -> impl Iterator<Item = &str> {
+    rule.split_whitespace().map(|word| {
         let inner = word
             .strip_prefix('"')
             .and_then(|word| word.strip_suffix('"'));
-        inner.unwrap_or(word).to_owned()
-    };
-    rule.split_whitespace().map(word).collect()
+        inner.unwrap_or(word)
+    })
 }
 
 /// The instance of the daemon whose rule it is, by its comment; `None` if it is of others.
-fn instance_of(rule: &[String]) -> Option<&str> {
-    let comment = rule.windows(2).find_map(|pair| match pair {
-        [option, text] if option == "--comment" => Some(text.as_str()),
-        _ => None,
-    })?;
+fn instance_of(rule: &str) -> Option<&str> {
+    let mut words = words_of(rule).skip_while(|word| *word != "--comment");
+    let comment = words.nth(1)?;
     TableName::of_table(comment).map(|_| comment)
 }
 
 /// A form that is the same for rules that differ only in the order in which a program lists conditions.
-fn normal(rule: &[String]) -> Vec<&str> {
-    let mut parts: Vec<&str> = rule.iter().flat_map(|word| word.split(',')).collect();
+fn normal(rule: &str) -> Vec<&str> {
+    let mut parts: Vec<&str> = words_of(rule).flat_map(|word| word.split(',')).collect();
     parts.sort_unstable();
     parts
 }
 
 /// Runs a program that is known to be there, and returns what it printed.
-fn called(program: &str, arguments: &[&str]) -> Result<String, IptablesError> {
-    call(program, arguments)?.ok_or_else(|| IptablesError::Run {
+fn called(program: &str, arguments: &[&str], input: &str) -> Result<String, IptablesError> {
+    call(program, arguments, input)?.ok_or_else(|| IptablesError::Run {
         command: shown(program, arguments),
         source: ErrorKind::NotFound.into(),
     })
 }
 
 /// Runs a program, and returns what it printed; `None` if the node does not have it.
-fn call(program: &str, arguments: &[&str]) -> Result<Option<String>, IptablesError> {
+fn call(program: &str, arguments: &[&str], input: &str) -> Result<Option<String>, IptablesError> {
     let cannot_run = |source| IptablesError::Run {
         command: shown(program, arguments),
         source,
     };
-    // Files of memory, which no output fills as it would a pipe.
+    // Files of memory, which nothing fills as it would a pipe.
+    let given = memory_file_of(input).map_err(cannot_run)?;
     let mut printed = memory_file().map_err(cannot_run)?;
     let mut complaints = memory_file().map_err(cannot_run)?;
     let mut command = Command::new(program);
     command
         .args(arguments)
         .env("LC_ALL", "C")
-        .stdin(Stdio::null())
+        .stdin(given)
         .stdout(printed.try_clone().map_err(cannot_run)?)
         .stderr(complaints.try_clone().map_err(cannot_run)?);
     let status = match ended(&mut command) {
@@ -359,6 +397,14 @@ fn memory_file() -> io::Result<File> {
         "switchyard-iptables",
         MFdFlags::MFD_CLOEXEC,
     )?))
+}
+
+/// A file with this text, to be read from its beginning.
+fn memory_file_of(text: &str) -> io::Result<File> {
+    let mut file = memory_file()?;
+    file.write_all(text.as_bytes())?;
+    file.rewind()?;
+    Ok(file)
 }
 
 fn text_of(file: &mut File) -> io::Result<String> {

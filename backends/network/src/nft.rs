@@ -5,8 +5,9 @@
 //!                                                 └──notification──> NftMonitor
 //! ```
 //!
-//! Each family of addresses has one table, and so have ports of bridges. Their rules never change: what containers, ports, subnets and bridges there are is
-//! in its sets and maps, and one more of them is one more [`Element`]. [`text`] returns the rules as `nft list` shows them.
+//! Each family of addresses has one table. Ports of bridges can have one ([`port_pins`]); the daemon does not make it yet. Their rules never
+//! change: what containers, ports, subnets and bridges there are is in its sets and maps, and one more of them is one more [`Element`].
+//! [`text`] returns the rules as `nft list` shows them.
 //!
 //! Invariants:
 //! - Each change is one transaction: all of it is done or nothing, also if this process is killed.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use switchyard_config as config;
+use switchyard_linux::report;
 use switchyard_network::iptables::{FilterChange, remove_accepts};
 use switchyard_network::nft::{Element, FoundTable, NftFamily, NftTables, TableName, TableSet};
 
@@ -80,7 +81,7 @@ struct TableView {
     name: String,
     /// Whether its sets, chains and rules are those that the daemon makes.
     intact: bool,
-    /// The number of elements of each of our sets and maps.
+    /// The number of elements of each set and map that the table has.
     elements: BTreeMap<&'static str, usize>,
     ports: BTreeSet<TablePort>,
 }
@@ -122,8 +123,8 @@ fn show(args: &NodeArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Removes the tables. A container that a daemon connects after the look at the node loses them too, until the daemon makes them again, as
-/// after any removal by others.
+/// Removes the rules and the tables; what cannot be removed keeps nothing else from it. A container that a daemon connects after the look at the
+/// node loses them too, until the daemon makes them again, as after any removal by others.
 fn clear(args: &ClearArgs) -> Result<(), CliError> {
     let ClearArgs { node, force } = args;
     let found = read_tables()?;
@@ -136,40 +137,63 @@ fn clear(args: &ClearArgs) -> Result<(), CliError> {
     if let Some(why) = refusal(&views, &sandboxes, daemon, *force) {
         return Err(why.into());
     }
-    let mut removed = Vec::new();
+    let mut left = Vec::new();
+    // Before the tables, whose elements these rules are for.
+    let rules = remove_rules(&mut left);
+    let mut tables = Vec::new();
     for ReadTable { family, name, .. } in found {
-        remove(family, name.clone())?;
-        if node.output == Format::Text {
-            print(format!(
-                "removed table {} {}\n",
-                family.name(),
-                name.as_str()
-            ))?;
+        match remove(family, name.clone()) {
+            Ok(()) => tables.push((family.name(), name)),
+            Err(error) => left.push(report(&error)),
         }
-        removed.push(serde_json::json!({ "family": family.name(), "name": name.as_str() }));
     }
-    let rules = remove_rules(node.output)?;
-    if node.output == Format::Json {
-        print_json(&serde_json::json!({ "removed": removed, "rules": rules }))?;
+    match node.output {
+        Format::Text => print(removed_text(&rules, &tables))?,
+        Format::Json => {
+            let tables = tables.iter().map(
+                |(family, name)| serde_json::json!({ "family": family, "name": name.as_str() }),
+            );
+            let removed: Vec<_> = tables.collect();
+            print_json(&serde_json::json!({ "removed": removed, "rules": rules }))?;
+        }
     }
-    Ok(())
+    if left.is_empty() {
+        Ok(())
+    } else {
+        Err(NetworkError::Left(left.join("; ")).into())
+    }
 }
 
-/// Removes the rules of daemons in iptables. Returns how many of each program.
-fn remove_rules(output: Format) -> Result<BTreeMap<&'static str, usize>, CliError> {
+/// Removes the rules of daemons in iptables. Returns how many of each program; what is left, and why, is added to `left`.
+fn remove_rules(left: &mut Vec<String>) -> BTreeMap<&'static str, usize> {
     let mut rules = BTreeMap::new();
     for change in remove_accepts() {
-        let FilterChange {
-            program,
-            added: _,
-            removed,
-        } = change.map_err(NetworkError::from)?;
-        if output == Format::Text {
-            print(format!("removed {removed} rules of {program}\n"))?;
+        match change {
+            Ok(FilterChange {
+                program,
+                added: _,
+                removed,
+            }) => {
+                rules.insert(program, removed);
+            }
+            Err(error) => left.push(format!(
+                "{}: look for rules with the comment switchyard by iptables -S FORWARD, and remove them by hand",
+                report(&error)
+            )),
         }
-        rules.insert(program, removed);
     }
-    Ok(rules)
+    rules
+}
+
+fn removed_text(
+    rules: &BTreeMap<&'static str, usize>,
+    tables: &[(&'static str, TableName)],
+) -> String {
+    let rules = rules.iter();
+    let rules = rules.map(|(program, count)| format!("removed {count} rules of {program}\n"));
+    let tables = tables.iter();
+    let tables = tables.map(|(family, name)| format!("removed table {family} {}\n", name.as_str()));
+    rules.chain(tables).collect()
 }
 
 fn remove(family: NftFamily, name: TableName) -> Result<(), NetworkError> {
@@ -189,7 +213,8 @@ fn read_tables() -> Result<Vec<ReadTable>, NetworkError> {
     Ok(read)
 }
 
-/// Why the tables must not be removed; `None` if they may. What is forced ends containers' networks, but a daemon would make the tables
+/// Why tables and rules must not be removed; `None` if they may. Tables may be missing for a moment, when others have flushed them: the rules
+/// in iptables, which stay then, are needed all the same. What is forced ends containers' networks, but a daemon would make the tables
 /// again all the same. Pure.
 fn refusal(
     tables: &[&TableView],
@@ -197,9 +222,6 @@ fn refusal(
     daemon: Option<&Path>,
     force: bool,
 ) -> Option<NetworkError> {
-    if tables.is_empty() {
-        return None;
-    }
     if let Some(socket) = daemon {
         return Some(NetworkError::Daemon(socket.to_owned()));
     }
@@ -274,7 +296,8 @@ impl TableView {
     }
 
     fn new(family: NftFamily, name: &TableName, intact: bool, found: &BTreeSet<Element>) -> Self {
-        let mut elements: BTreeMap<_, _> = TableSet::ALL.map(|set| (set.name(), 0_usize)).into();
+        let sets = TableSet::of(family).map(|set| (set.name(), 0_usize));
+        let mut elements: BTreeMap<_, _> = sets.collect();
         for element in found {
             *elements.entry(element.set().name()).or_default() += 1;
         }

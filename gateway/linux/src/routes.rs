@@ -20,6 +20,8 @@ pub struct Route {
     pub to: IpAddr,
     /// How many bits all their addresses have in common.
     pub prefix: u8,
+    /// The machine that passes packets on to them, if there is one.
+    pub gateway: Option<IpAddr>,
 }
 
 // === impl Route ===
@@ -58,18 +60,22 @@ fn of_four(line: &str) -> Option<Route> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let number = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::from_be);
     let to = Ipv4Addr::from_bits(number(fields.get(1)?)?);
+    let gateway = Ipv4Addr::from_bits(number(fields.get(2)?)?);
     let prefix = number(fields.get(7)?)?.count_ones();
     Some(Route {
         interface: (*fields.first()?).to_owned(),
         to: to.into(),
         prefix: u8::try_from(prefix).ok()?,
+        gateway: Some(gateway.into()).filter(|_| !gateway.is_unspecified()),
     })
 }
 
 /// And one of IPv6 as 32 hexadecimal digits.
 fn of_six(line: &str) -> Option<Route> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-    let to = Ipv6Addr::from_bits(u128::from_str_radix(fields.first()?, 16).ok()?);
+    let address = |text: &str| u128::from_str_radix(text, 16).ok().map(Ipv6Addr::from_bits);
+    let to = address(fields.first()?)?;
+    let gateway = address(fields.get(4)?)?;
     let prefix = u8::from_str_radix(fields.get(1)?, 16).ok()?;
     let interface = *fields.get(9)?;
     let is_own =
@@ -78,6 +84,7 @@ fn of_six(line: &str) -> Option<Route> {
         interface: interface.to_owned(),
         to: to.into(),
         prefix,
+        gateway: Some(gateway.into()).filter(|_| !gateway.is_unspecified()),
     })
 }
 
@@ -87,7 +94,11 @@ mod tests {
 
     fn shown(four: &str, six: &str) -> Vec<String> {
         let routes = parse(four, six);
-        let text = |route: &Route| format!("{}/{} {}", route.to, route.prefix, route.interface);
+        let text = |route: &Route| {
+            let by = route.gateway.map(|gateway| format!(" via {gateway}"));
+            let by = by.unwrap_or_default();
+            format!("{}/{} {}{by}", route.to, route.prefix, route.interface)
+        };
         routes.iter().map(text).collect()
     }
 
@@ -95,19 +106,21 @@ mod tests {
     fn routes_of_both_families_are_those_to_other_machines() {
         // As this machine prints them.
         let [to, mask] = [[172, 26, 64, 0], [255, 255, 240, 0]].map(u32::from_ne_bytes);
+        let router = u32::from_ne_bytes([192, 168, 1, 1]);
         let zero = "0".repeat(32);
-        let six = |to: &str, prefix: &str, interface: &str| {
+        let six_by = |to: &str, prefix: &str, by: &str, interface: &str| {
             format!(
-                "{to} {prefix} {zero} 00 {zero} 00000100 00000001 00000000 00000001 {interface}\n"
+                "{to} {prefix} {zero} 00 {by} 00000100 00000001 00000000 00000001 {interface}\n"
             )
         };
+        let six = |to: &str, prefix: &str, interface: &str| six_by(to, prefix, &zero, interface);
         let four = format!(
             "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n\
-             eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
+             eth0\t00000000\t{router:08X}\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
              eth1\t{to:08X}\t00000000\t0001\t0\t0\t0\t{mask:08X}\t0\t0\t0\nnonsense\n"
         );
         let six = [
-            six(&zero, "00", "eth0"),
+            six_by(&zero, "00", "fd000005000000000000000000000009", "eth0"),
             six("fd000005000000000000000000000000", "40", "eth1"),
             six("fe800000000000000000000000000000", "40", "eth1"),
             six("ff000000000000000000000000000000", "08", "eth1"),
@@ -116,9 +129,9 @@ mod tests {
         ]
         .concat();
         let expected = [
-            "0.0.0.0/0 eth0",
+            "0.0.0.0/0 eth0 via 192.168.1.1",
             "172.26.64.0/20 eth1",
-            "::/0 eth0",
+            "::/0 eth0 via fd00:5::9",
             "fd00:5::/64 eth1",
         ];
         assert_eq!(shown(&four, &six), expected);
@@ -145,6 +158,7 @@ mod tests {
                 interface: "tun0".to_owned(),
                 to: to.parse().unwrap(),
                 prefix,
+                gateway: None,
             };
             assert_eq!(route.is_default(), expected, "{to}/{prefix}");
         }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -10,6 +11,7 @@ use switchyard_proto::cri::v1::PortMapping;
 use switchyard_tests::host::{eventually, free_port};
 use switchyard_tests::http;
 use switchyard_tests::node::{TestNode, TestPod};
+use switchyard_tests::prereq;
 use switchyard_tests::root::PrivateRoot;
 use tonic::Code;
 
@@ -168,4 +170,39 @@ fn pods_keep_their_addresses_when_the_node_gets_others() {
         node.cri().stop_pod(pod.id()).expect("it can be stopped");
     }
     assert_eq!(in_use(&node), Vec::<String>::new());
+}
+
+/// The plugin `bridge` gives a bridge one address of IPv4.
+#[test]
+fn with_plugins_another_range_waits_until_the_bridge_of_the_former_one_is_deleted() {
+    let node = TestNode::start_configured(|root| {
+        let network = root.network();
+        let (bridge, subnet) = (network.bridge(), network.subnet());
+        format!(
+            "[cri]\nnetwork = \"bridge\"\n\
+             [network.pods]\nname = {bridge:?}\nsubnets = [{subnet:?}]\n"
+        )
+    });
+    let bridge = node.root().network().bridge().to_owned();
+    let former = node.pod("former");
+    let ip: Ipv4Addr = former.ip().parse().expect("it is an address");
+    let [a, b, c, _] = ip.octets();
+    let upper = format!("{a}.{b}.{c}.128/25");
+    node.cri().set_pod_cidr(&upper).expect("it is a range");
+    let (is_ready, message) = network(&node);
+    let advice = format!("ip link delete {bridge}");
+    assert!(!is_ready && message.contains(&advice), "{message}");
+    node.cri().stop_pod(former.id()).expect("it can be stopped");
+    let deleted = Command::new(prereq::require("ip", "iproute2"))
+        .args(["link", "delete", &bridge])
+        .status();
+    assert!(deleted.expect("it was found").success());
+    assert!(
+        eventually(LIMIT, || network(&node).0),
+        "{:?}",
+        network(&node)
+    );
+    let present = node.pod("present");
+    let next: Ipv4Addr = present.ip().parse().expect("it is an address");
+    assert!(next.octets()[3] > 128, "{next}");
 }

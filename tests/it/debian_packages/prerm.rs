@@ -94,6 +94,19 @@ fn networks_that_only_this_version_ends_keep_it_installed() {
             Some("not replaced by"),
         ),
         (&["upgrade", "0.0.9-7"], own, "3", Some("not replaced by")),
+        // It knows those on the gateway's own bridge, and takes all others for such.
+        (
+            &["upgrade", "0.1.0+git20261130.130000.abc-1"],
+            own,
+            "3",
+            Some("not replaced by"),
+        ),
+        (
+            &["upgrade", "0.1.0+git20261130.130000.abc-1"],
+            "0.1.0+git20261130.180000.abc-1",
+            "3",
+            Some("not replaced by"),
+        ),
         (
             &["upgrade", "0.1.0-1"],
             "0.1.0-2",
@@ -105,6 +118,12 @@ fn networks_that_only_this_version_ends_keep_it_installed() {
         (&["upgrade", "0.1.0-1"], own, "1", None),
         (&["upgrade", "0.1.0-1"], own, "139", None),
         // Those that know them, also of a build that names no commit.
+        (
+            &["upgrade", "0.1.0+git20261130.180000.abc-1"],
+            own,
+            "3",
+            None,
+        ),
         (&["upgrade", "1.9-1"], own, "3", None),
         (&["upgrade", "0.2.0~rc.1-1"], own, "3", None),
         (&["upgrade", "2.0-1"], own, "3", None),

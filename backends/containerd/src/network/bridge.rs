@@ -17,10 +17,13 @@ use crate::base::config;
 use crate::base::error::{from_cni, from_namespaces};
 use crate::base::fs::create_private_dir_blocking;
 use crate::base::layout::Layout;
-use crate::network::routes::Routes;
+use crate::network::routes::{Conflict, Routes};
 
 /// The longest interface name that Linux allows, in bytes.
 const NAME_MAX: usize = 15;
+
+/// The smallest MTU with which the kernel has IPv6.
+pub(super) const IPV6_MTU_MIN: u32 = 1280;
 
 /// The bits of the smallest range: the plugin host-local takes none with fewer than four addresses.
 const RANGE_BITS_MIN: u8 = 2;
@@ -48,8 +51,10 @@ pub(crate) struct BridgeNetwork {
 pub(super) enum RangeKey {
     /// The configuration of the gateway's own bridge.
     Own,
-    /// The kubelet, or the configuration of the bridge of pods.
+    /// The configuration of the bridge of pods.
     Pods,
+    /// The kubelet, for the bridge of pods.
+    Told,
 }
 
 // === impl config::BridgeConfig ===
@@ -94,7 +99,7 @@ impl config::BridgeConfig {
             return Err(Error::invalid("subnets", why));
         }
         // Below its minimum the kernel takes no address of a family.
-        let least = if of_six > 0 { 1280 } else { 68 };
+        let least = if of_six > 0 { IPV6_MTU_MIN } else { 68 };
         if self.mtu != 0 && !(least..=65_535).contains(&self.mtu) {
             let family = if of_six > 0 { " with IPv6" } else { "" };
             let why = format!(
@@ -308,8 +313,8 @@ impl BridgeNetwork {
         Ok(Arc::clone(&self.list))
     }
 
-    /// Checks that the node reaches no address of the ranges by another interface; those of pods, which a cluster has given, not by a route to
-    /// them alone. Reads small files of the kernel.
+    /// Checks that nobody else of the node has an address of the ranges: no route of another interface; of ranges that a cluster has given,
+    /// those to more addresses do not count. Reads small files of the kernel.
     ///
     /// # Errors
     /// `Unavailable` if it does.
@@ -323,15 +328,19 @@ impl BridgeNetwork {
                 "network.bridge.subnets",
             ),
             RangeKey::Pods => (
+                ranges.find_map(|range| routes.conflict(range, name)),
+                "network.pods.subnets",
+            ),
+            RangeKey::Told => (
                 ranges.find_map(|range| routes.conflict_within(range, name)),
-                "the podCIDR of the node, or as network.pods.subnets",
+                "the podCIDR of the node",
             ),
         };
-        let Some((interface, route)) = found else {
+        let Some(Conflict { interface, why }) = found else {
             return Ok(());
         };
         Err(Error::unavailable(format!(
-            "network {name}: {} is taken: the node reaches {route} by {interface}; choose a free range as {key}",
+            "network {name}: {} is taken: {why}; choose a free range as {key}, or delete {interface} if it is a bridge that nothing uses any more",
             self.summary()
         )))
     }

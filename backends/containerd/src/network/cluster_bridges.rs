@@ -31,9 +31,11 @@ use crate::base::fs::{blocking, create_private_dir_blocking, io_error, remove_tr
 use crate::network::native::NativeBridges;
 use crate::network::pod_bridge::PodBridge;
 use crate::network::routes::Routes;
-use definition::{Definition, interface_name, is_interface_name};
+use definition::{Definition, interface_name};
 
 mod definition;
+
+pub(super) use definition::is_interface_name;
 
 /// The bridges of clusters on this node.
 #[derive(Debug)]
@@ -206,8 +208,7 @@ impl ClusterBridges {
         if let Some(other) = made.find_map(taken) {
             return Some(other);
         }
-        let (other, route) = routes.conflict(subnet, interface)?;
-        Some(format!("the node reaches {route} by {other}"))
+        Some(routes.conflict(subnet, interface)?.why)
     }
 
     fn release_blocking(&self, id: SandboxId) -> Result<()> {
@@ -252,6 +253,8 @@ impl ClusterBridges {
         let deleted = delete_device(interface).map_err(from_namespaces);
         deleted.map_err(failed)?;
         reach(CrashPoint::ClusterBridgeDeleted);
+        // Who takes over what is on record may have seen the device in between.
+        self.native.forget_bridge(interface).map_err(failed)?;
         remove_tree_blocking(&self.dir.join(interface), &Cancel::default())?;
         reach(CrashPoint::ClusterBridgeForgotten);
         Ok(())

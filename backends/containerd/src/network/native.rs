@@ -77,9 +77,12 @@ pub(crate) struct NativeBridges {
     knows_all: AtomicBool,
     /// Notified when connections may go on to where a port led before.
     past_flows: Notify,
-    /// Notified when a bridge has got its first container: filters of iptables may drop what it forwards.
-    new_bridge: Notify,
+    /// Notified when a bridge, or a subnet of one, has got its first container or is gone: filters of iptables may drop what it forwards, or have
+    /// rules for it.
+    bridges_changed: Notify,
     threads: Arc<Semaphore>,
+    /// One permit: the journals of all sandboxes are read once at a time. A disk that hangs keeps one thread, and none of those.
+    reading: Arc<Semaphore>,
 }
 
 /// What the daemon is to attach to a bridge.
@@ -138,12 +141,16 @@ impl NativeBridges {
                 |family: &NftFamily| *family == NftFamily::Ip4 || own.families().contains(family);
             NftFamily::ALL.into_iter().filter(needed).collect()
         };
-        let fault = is_wanted.then(|| tables.probe(&families()).err()).flatten();
+        let can_do = || {
+            let probed = tables.probe(&families());
+            probed.and_then(|()| own.check_device())
+        };
+        let fault = is_wanted.then(|| can_do().err()).flatten();
         let fault = fault.map(|error| report(&error));
         if let Some(reason) = &fault {
             tracing::warn!(
                 reason,
-                "network.bridge.driver asks for \"native\", which this kernel cannot do: CNI plugins attach sandboxes to bridges, without network.isolation and network.direct_routing"
+                "network.bridge.driver asks for \"native\", which cannot be done here: CNI plugins attach sandboxes to bridges, without network.isolation and network.direct_routing"
             );
         }
         let bridges = Self {
@@ -156,11 +163,13 @@ impl NativeBridges {
             in_use: CancellationToken::new(),
             knows_all: AtomicBool::new(false),
             past_flows: Notify::new(),
-            new_bridge: Notify::new(),
+            bridges_changed: Notify::new(),
             threads: Arc::new(Semaphore::new(THREADS)),
+            reading: Arc::new(Semaphore::new(1)),
         };
         if bridges.is_chosen() {
-            bridges.own.keep();
+            let kept = bridges.own.keep();
+            kept.map_err(|error| refused(report(&error)))?;
         }
         Ok(bridges)
     }
@@ -201,7 +210,8 @@ impl NativeBridges {
             return Ok(Arc::clone(driver));
         }
         let driver = BridgeDriver::new(settings, Arc::clone(&self.tables)).map_err(from_network)?;
-        let driver = Arc::new(driver);
+        // The own one may have addresses that the operator has given it.
+        let driver = Arc::new(driver.without_former_addresses());
         others.insert(list.name.clone(), Arc::clone(&driver));
         Ok(driver)
     }
@@ -271,13 +281,13 @@ impl NativeBridges {
     ) -> Result<Vec<IpAddr>> {
         let NativeRequest { driver, request } = asked.clone();
         let attach = move |tables: &BridgeTables| {
-            let is_new = !tables.knows(&driver.settings().name);
+            let is_new = !tables.knows(&driver);
             (is_new, driver.attach(&request))
         };
         let (is_new, attached) = self.call(attach).await?;
         self.past_flows.notify_one();
         if is_new {
-            self.new_bridge.notify_one();
+            self.bridges_changed.notify_one();
         }
         let attached = match attached {
             Ok(attached) => attached,
@@ -356,6 +366,7 @@ impl NativeBridges {
         let link = LinkName::new(name).map_err(from_network)?;
         self.tables.forget_bridge(&link).map_err(from_network)?;
         self.others.lock().remove(name);
+        self.bridges_changed.notify_one();
         Ok(())
     }
 
@@ -370,7 +381,7 @@ impl NativeBridges {
         let thread = timeout(THREAD_LIMIT, Arc::clone(&self.threads).acquire_owned());
         let Ok(thread) = thread.await else {
             return Err(Error::unavailable(format!(
-                "network {}: {THREADS} calls about the gateway's bridges have not ended within {THREAD_LIMIT:?}: look whether the disk with network.bridge.addresses_dir hangs, and try again",
+                "network {}: {THREADS} calls about the gateway's bridges have not ended within {THREAD_LIMIT:?}: look whether the disk with network.bridge.addresses_dir hangs, or the kernel's work on network devices, and try again",
                 self.own.settings().name
             )));
         };

@@ -15,6 +15,7 @@ use switchyard_namespaces::has_device;
 use super::bridge::{BridgeNetwork, RangeKey, check_programs};
 use super::native::NativeBridges;
 use super::ranges::Ranges;
+use super::routes::Routes;
 use crate::base::config;
 use crate::base::error::from_cni;
 
@@ -83,7 +84,7 @@ fn overlap(ranges: &[Subnet], own: &config::BridgeConfig) -> Option<String> {
     let pair = |range: &Subnet| Some((*range, *of_own.iter().find(|own| own.overlaps(range))?));
     let (range, taken) = ranges.iter().find_map(pair)?;
     Some(format!(
-        "{range} has addresses of {taken}, which the gateway's own bridge {} has: choose other network.bridge.subnets",
+        "{range} has addresses of {taken}, which the gateway's own bridge {} has: choose another range, or other network.bridge.subnets",
         own.name
     ))
 }
@@ -107,11 +108,15 @@ impl PodBridge {
 
     /// The ranges of its addresses, by now; none if nobody has told any.
     pub(super) fn subnets(&self) -> Vec<Subnet> {
+        self.subnets_and_key().0
+    }
+
+    fn subnets_and_key(&self) -> (Vec<Subnet>, RangeKey) {
         let told = self.ranges.of(Owner::Kubernetes);
         if told.is_empty() {
-            parsed(&self.config.subnets)
+            (parsed(&self.config.subnets), RangeKey::Pods)
         } else {
-            told
+            (told, RangeKey::Told)
         }
     }
 
@@ -128,11 +133,12 @@ impl PodBridge {
     /// Its configuration list, for a pod that is to be connected. Reads small files of the kernel.
     ///
     /// # Errors
-    /// `Unavailable` if it has no ranges, or not such as a bridge can have, or if others have some of their addresses.
+    /// `Unavailable` if it has no ranges, or not such as a bridge can have, or if others have some of their addresses; and if the plugin `bridge`
+    /// would refuse another range beside that of a former `podCIDR`.
     pub(super) fn list_if_free(&self) -> Result<Arc<cni::NetworkList>> {
         let name = &self.config.name;
         let unavailable = |why: &str| Error::unavailable(format!("network {name}: {why}"));
-        let subnets = self.subnets();
+        let (subnets, key) = self.subnets_and_key();
         if subnets.is_empty() {
             return Err(unavailable(NO_RANGES));
         }
@@ -141,13 +147,19 @@ impl PodBridge {
         }
         let texts = subnets.iter().map(ToString::to_string).collect();
         let config = self.config.bridge(&self.own, texts);
-        let (network, _) =
-            BridgeNetwork::of(&config, Path::new(name), RangeKey::Pods).map_err(|error| {
-                unavailable("a bridge cannot have these addresses").with_source(error)
-            })?;
+        let (network, _) = BridgeNetwork::of(&config, Path::new(name), key).map_err(|error| {
+            let error = error.context("network.pods");
+            unavailable("a bridge cannot have these addresses").with_source(error)
+        })?;
         let is_free = *self.found_free.lock() == subnets && has_device(name);
         if !is_free {
             network.check_routes()?;
+            let former = Routes::read().former(name, &subnets);
+            if let Some(former) = former.filter(|_| !self.native.is_chosen()) {
+                return Err(unavailable(&format!(
+                    "the bridge still has {former} of a former podCIDR, and plugins give it one range of IPv4: drain the node and `ip link delete {name}`, or set network.bridge.driver to \"native\""
+                )));
+            }
             *self.found_free.lock() = subnets;
         }
         Ok(Arc::clone(network.list()))

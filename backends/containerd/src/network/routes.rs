@@ -1,38 +1,89 @@
-//! The node's routes, as far as a network of ours may not have their addresses.
+//! The node's routes and addresses, as far as a network of ours may not have their addresses.
+
+use std::net::IpAddr;
 
 use switchyard_core::spec::Subnet;
 use switchyard_linux::routes::{self, Route};
+use switchyard_namespaces::node_addresses;
 
-/// The routes of the node, of both families.
+use super::cluster_bridges::is_interface_name;
+
+/// The routes of the node, of both families, and its own addresses.
 #[derive(Debug)]
-pub(super) struct Routes(Vec<Route>);
+pub(super) struct Routes {
+    routes: Vec<Route>,
+    /// Each with the name of its interface.
+    addresses: Vec<(String, IpAddr)>,
+}
+
+/// Who has addresses of a range.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Conflict {
+    pub(super) interface: String,
+    /// What it has, for people.
+    pub(super) why: String,
+}
 
 impl Routes {
-    /// Reads small files of the kernel. Without one, its family has no routes.
+    /// Reads small files of the kernel, and asks it for the addresses. Without one, its family has no routes.
     pub(super) fn read() -> Self {
-        Self(routes::read())
+        Self {
+            routes: routes::read(),
+            addresses: node_addresses().unwrap_or_default(),
+        }
     }
 
-    /// The interface and the range of a route that overlaps `subnet`, save default routes and those of the
-    /// interface `own`.
-    pub(super) fn conflict(&self, subnet: &Subnet, own: &str) -> Option<(String, Subnet)> {
-        self.find(own, |range| range.overlaps(subnet))
+    /// A route that overlaps `subnet`, save default routes and those of the interface `own`.
+    pub(super) fn conflict(&self, subnet: &Subnet, own: &str) -> Option<Conflict> {
+        self.find(own, |_, range| range.overlaps(subnet))
     }
 
-    /// The interface and the range of a route to addresses of `subnet` alone, save those of the interface `own`. A route to more
-    /// addresses gives way to that of the subnet.
-    pub(super) fn conflict_within(&self, subnet: &Subnet, own: &str) -> Option<(String, Subnet)> {
-        self.find(own, |range| subnet.contains_all(range))
+    /// Who has addresses of `subnet`, which a cluster has given the node: a route to some of them alone, an interface with an address of
+    /// them, or a router that the node asks; save those of the interface `own`. A route to more addresses gives way to that of the subnet,
+    /// unless it is that of a cluster's bridge.
+    pub(super) fn conflict_within(&self, subnet: &Subnet, own: &str) -> Option<Conflict> {
+        let is_taken = |interface: &str, range: &Subnet| {
+            subnet.contains_all(range) || is_interface_name(interface) && range.overlaps(subnet)
+        };
+        let mut addresses = self.addresses.iter();
+        let has = addresses.find(|(name, address)| name != own && subnet.contains(*address));
+        let has = has.map(|(interface, address)| Conflict {
+            interface: interface.clone(),
+            why: format!("{interface} has the address {address}"),
+        });
+        let router = |route: &Route| {
+            let gateway = route.gateway.filter(|gateway| subnet.contains(*gateway))?;
+            let interface = &route.interface;
+            (interface != own).then(|| Conflict {
+                interface: interface.clone(),
+                why: format!("the node reaches others by {gateway} and {interface}"),
+            })
+        };
+        let found = self.find(own, is_taken).or(has);
+        found.or_else(|| self.routes.iter().find_map(router))
     }
 
-    fn find(&self, own: &str, is_it: impl Fn(&Subnet) -> bool) -> Option<(String, Subnet)> {
+    /// The range of IPv4 that the bridge `own` has instead of that of these, if it has another one: by the route that goes with an address.
+    pub(super) fn former(&self, own: &str, ranges: &[Subnet]) -> Option<Subnet> {
+        ranges.iter().find(|range| range.first().is_ipv4())?;
+        let of_own = self.routes.iter().filter(|route| {
+            route.interface == own && route.to.is_ipv4() && route.gateway.is_none()
+        });
+        let mut of_own = of_own.map(|route| Subnet::of(route.to, route.prefix));
+        of_own.find(|range| !ranges.contains(range))
+    }
+
+    fn find(&self, own: &str, is_it: impl Fn(&str, &Subnet) -> bool) -> Option<Conflict> {
         let others = self
-            .0
+            .routes
             .iter()
             .filter(|route| !route.is_default() && route.interface != own);
         let mut ranges = others.map(|route| (&route.interface, Subnet::of(route.to, route.prefix)));
-        let (interface, range) = ranges.find(|(_, range)| is_it(range))?;
-        Some((interface.clone(), range))
+        let (interface, range) = ranges.find(|(interface, range)| is_it(interface, range))?;
+        Some(Conflict {
+            interface: interface.clone(),
+            why: format!("the node reaches {range} by {interface}"),
+        })
     }
 }
 
@@ -41,17 +92,16 @@ mod tests {
     use super::*;
 
     fn routes(interface: &str, to: &str, prefix: u8) -> Routes {
-        Routes(vec![Route {
+        let route = Route {
             interface: interface.to_owned(),
             to: to.parse().unwrap(),
             prefix,
-        }])
-    }
-
-    fn conflict(interface: &str, to: &str, prefix: u8, subnet: &str) -> Option<(String, String)> {
-        routes(interface, to, prefix)
-            .conflict(&subnet.parse().unwrap(), "swy-own")
-            .map(|(interface, range)| (interface, range.to_string()))
+            gateway: None,
+        };
+        Routes {
+            routes: vec![route],
+            addresses: Vec::new(),
+        }
     }
 
     #[test]
@@ -71,6 +121,82 @@ mod tests {
             let found = routes.conflict_within(&subnet, "swy-own");
             assert_eq!(found.is_some(), is_taken, "{to}/{prefix} {subnet}");
             assert_eq!(routes.conflict_within(&subnet, "eth1"), None);
+        }
+    }
+
+    #[test]
+    fn a_bridge_has_a_former_range_by_a_route_of_its_own() {
+        for (interface, to, prefix, gateway, is_former) in [
+            ("pods", "10.244.2.0", 24, None, true),
+            ("pods", "10.244.0.0", 16, None, true),
+            ("pods", "10.244.1.0", 24, None, false),
+            ("pods", "10.9.0.0", 16, Some("10.244.1.7"), false),
+            ("cni0", "10.244.2.0", 24, None, false),
+            // A bridge may have several of these.
+            ("pods", "fd00:2::", 64, None, false),
+        ] {
+            let mut routes = routes(interface, to, prefix);
+            routes.routes[0].gateway = gateway.map(|gateway| gateway.parse().unwrap());
+            let ranges: [Subnet; 2] =
+                ["10.244.1.0/24", "fd00:1::/64"].map(|text| text.parse().unwrap());
+            let found = routes.former("pods", &ranges);
+            assert_eq!(found.is_some(), is_former, "{interface} {to}/{prefix}");
+            assert_eq!(routes.former("pods", &ranges[1..]), None);
+        }
+    }
+
+    #[test]
+    fn a_bridge_of_a_cluster_leaves_none_of_its_addresses() {
+        for (interface, to, prefix, is_taken) in [
+            ("swy-0123456789a", "10.244.0.0", 16, true),
+            ("swy-0123456789a", "10.244.1.0", 24, true),
+            ("swy-0123456789a", "10.244.1.64", 26, true),
+            ("swy-0123456789a", "10.245.0.0", 16, false),
+            // Names of others.
+            ("swy-eth0", "10.244.0.0", 16, false),
+            ("eth0", "10.244.0.0", 16, false),
+        ] {
+            let routes = routes(interface, to, prefix);
+            let found = routes.conflict_within(&"10.244.1.0/24".parse().unwrap(), "pods");
+            let why = format!("the node reaches {to}/{prefix} by {interface}");
+            let why = Some(why).filter(|_| is_taken);
+            assert_eq!(found.map(|found| found.why), why, "{interface} {to}");
+        }
+    }
+
+    /// As a range within the network of the node: its route has more addresses.
+    #[test]
+    fn an_address_of_the_node_and_its_router_take_a_range() {
+        for (interface, address, router, expected) in [
+            (
+                "eth0",
+                "10.0.0.5",
+                "10.0.9.1",
+                Some("eth0 has the address 10.0.0.5"),
+            ),
+            (
+                "eth0",
+                "10.0.9.5",
+                "10.0.0.1",
+                Some("the node reaches others by 10.0.0.1 and eth0"),
+            ),
+            ("eth0", "10.0.9.5", "10.0.9.1", None),
+            ("pods", "10.0.0.1", "10.0.0.1", None),
+            ("eth0", "fd00::5", "fd00::1", None),
+        ] {
+            let way = Route {
+                interface: interface.to_owned(),
+                to: [0, 0, 0, 0].into(),
+                prefix: 0,
+                gateway: Some(router.parse().unwrap()),
+            };
+            let mut routes = routes(interface, "10.0.0.0", 16);
+            routes.routes.push(way);
+            let own = (interface.to_owned(), address.parse().unwrap());
+            routes.addresses.push(own);
+            let found = routes.conflict_within(&"10.0.0.0/24".parse().unwrap(), "pods");
+            let why = found.map(|found| found.why);
+            assert_eq!(why.as_deref(), expected, "{interface} {address} {router}");
         }
     }
 
@@ -97,13 +223,15 @@ mod tests {
             ("fd00::", 8, "fd00::/64", true),
             ("172.16.0.0", 12, "172.26.64.0/20", true),
         ] {
-            let there = Some(("eth1".to_owned(), format!("{to}/{prefix}")));
-            assert_eq!(
-                conflict("eth1", to, prefix, subnet),
-                there.filter(|_| is_taken),
-                "{to}/{prefix} {subnet}"
-            );
-            assert_eq!(conflict("swy-own", to, prefix, subnet), None);
+            let subnet = subnet.parse().unwrap();
+            let conflict = |interface: &str| {
+                let found = routes(interface, to, prefix).conflict(&subnet, "swy-own");
+                found.map(|found| found.why)
+            };
+            let there = Some(format!("the node reaches {to}/{prefix} by eth1"));
+            let there = there.filter(|_| is_taken);
+            assert_eq!(conflict("eth1"), there, "{to}/{prefix} {subnet}");
+            assert_eq!(conflict("swy-own"), None);
         }
     }
 }

@@ -143,6 +143,7 @@ impl BridgeSettings {
             name: BridgeName::new(self.name.as_str())?,
             owner: self.owner.clone(),
             subnets: subnets.collect::<Result<_, _>>()?,
+            is_gateway: self.is_gateway,
             masquerade: self.has_masquerade,
             direct_routing: self.direct_routing,
         })

@@ -1,6 +1,7 @@
 //! The bridge itself: made by the first container that needs it, and set up as the containers need it.
 
 use std::io::{self, ErrorKind};
+use std::net::IpAddr;
 use std::thread;
 
 use nix::errno::Errno;
@@ -8,15 +9,17 @@ use nix::sched::{CloneFlags, unshare};
 use switchyard_crash_points::{CrashPoint, reach};
 
 use super::BridgeDriver;
+use super::container::hairpin;
 use super::error::DriverError;
 use super::names::mac_of;
 use super::tables::State;
 use crate::netlink::{
-    Address, Bridge, Family, IpFamily, Ipv4Setting, Ipv6Setting, Link, LinkName, LinkRef, Mac,
-    NetNs, NetlinkError, NewLink, Socket, Veth, add_address, enable_forwarding, find_link,
-    set_ipv4, set_ipv6, set_mac, set_master, set_up,
+    Address, Bridge, Family, IpFamily, IpPrefix, Ipv4Setting, Ipv6Setting, Link, LinkName, LinkRef,
+    Mac, NetNs, NetlinkError, NewLink, Request, Socket, Veth, add_address, delete_address,
+    enable_forwarding, find_link, is_forwarding, learns_from_routers, list_addresses, set_ipv4,
+    set_ipv6, set_mac, set_master, set_mtu, set_up,
 };
-use crate::nft::NftFamily;
+use crate::nft::{NftFamily, NftSubnet};
 
 /// How many host's ends are connected in one batch.
 const CONNECTED_AT_ONCE: usize = 64;
@@ -28,58 +31,141 @@ pub(super) struct ReadyBridge {
 }
 
 impl BridgeDriver {
-    /// Makes the bridge unless it is there, and sees to it that it is up, has its addresses, and has a table.
+    /// Makes the bridge unless it is there, and sees to it that it is up, has its addresses, and has a table. What fails leaves the tables of
+    /// other bridges as they were: what the kernel refuses of this one would be refused in each repair of them.
     pub(super) fn ready_bridge(&self, state: &mut State) -> Result<ReadyBridge, DriverError> {
         let name = &self.settings.name;
-        let known = state.know(name, &self.rules).device;
+        state.check_free(name, &self.rules)?;
+        let ready = self.found_or_made(state)?;
+        let before = state.bridges.get(name).cloned();
+        let is_known = state.know(name, &self.rules)?.device == Some(ready.index);
+        match self.set_up_bridge(state, &ready, is_known) {
+            Ok(()) => Ok(ready),
+            Err(error) => {
+                state.put_back(name, before);
+                Err(error)
+            }
+        }
+    }
+
+    /// Looks whether a device of the bridge's name is a bridge, if there is one. Blocks.
+    ///
+    /// # Errors
+    /// [`DriverError::NoBridge`], [`DriverError::Links`].
+    pub fn check_device(&self) -> Result<(), DriverError> {
+        let mut state = self.tables.lock();
+        let route = &mut state.kernel(self.tables.name())?.route;
+        match find_link(route, &self.settings.name.clone().into())? {
+            Some(link) => self.check_kind(&link),
+            None => Ok(()),
+        }
+    }
+
+    fn check_kind(&self, link: &Link) -> Result<(), DriverError> {
+        let kind = match link.kind.as_deref() {
+            Some("bridge") => return Ok(()),
+            Some(kind) => format!("of the kind {kind}"),
+            None => "of hardware".to_owned(),
+        };
+        let name = self.settings.name.to_string();
+        Err(DriverError::NoBridge { name, kind })
+    }
+
+    fn found_or_made(&self, state: &mut State) -> Result<ReadyBridge, DriverError> {
+        let name = &self.settings.name;
         let kernel = state.kernel(self.tables.name())?;
         let link = match find_link(&mut kernel.route, &name.clone().into())? {
             Some(link) => link,
             None => self.make_bridge(&mut kernel.route)?,
         };
-        if link.kind.as_deref() != Some("bridge") {
-            return Err(DriverError::NoBridge {
-                name: name.to_string(),
-                kind: link.kind.map_or_else(
-                    || "of hardware".to_owned(),
-                    |kind| format!("of the kind {kind}"),
-                ),
-            });
-        }
+        self.check_kind(&link)?;
         let mac = link.mac.ok_or_else(|| NetlinkError::Value {
             value: format!("the bridge {name}"),
             reason: "it has no hardware address",
         })?;
-        let reference = LinkRef::Index(link.index);
-        let is_known = known == Some(link.index);
+        Ok(ReadyBridge {
+            index: link.index,
+            mac,
+        })
+    }
+
+    /// Sees to it that a bridge is up and has its addresses, and, if this process has not done so yet, all else that it needs.
+    fn set_up_bridge(
+        &self,
+        state: &mut State,
+        bridge: &ReadyBridge,
+        is_known: bool,
+    ) -> Result<(), DriverError> {
+        let reference = LinkRef::Index(bridge.index);
         let mut requests = Vec::new();
         if !is_known {
+            self.keep_routers()?;
             self.allow_ipv6()?;
             // Else it would have the lowest address of its ports, and change it with them.
-            requests.push(set_mac(&reference, mac));
+            requests.push(set_mac(&reference, bridge.mac));
+            // One that was there before may have been made with another configuration.
+            requests.extend(self.settings.mtu.map(|mtu| set_mtu(&reference, mtu)));
+            if !self.settings.is_gateway {
+                // Containers may send to the bridge itself: without an address, the kernel then takes no packet of IPv4 from it.
+                requests.push(set_ipv4(&reference, &[(Ipv4Setting::RpFilter, 1)]));
+            }
+            requests.extend(self.without_former(state, bridge.index)?);
         }
         requests.push(set_up(&reference));
         for prefix in self.gateways.iter().filter(|_| self.settings.is_gateway) {
             let address = Address {
-                link: link.index,
+                link: bridge.index,
                 prefix: *prefix,
             };
             requests.push(add_address(&address).done_by(&[Errno::EEXIST]));
         }
-        kernel.route.run(&requests)?;
+        state.kernel(self.tables.name())?.route.run(&requests)?;
         if !is_known {
-            self.connect_again(state, link.index)?;
+            self.connect_again(state, bridge.index)?;
             // It has the elements of the bridge, which containers need also if they publish nothing.
             self.tables.restore_locked(state)?;
             if self.settings.is_gateway {
                 self.lead_out(state, &reference)?;
             }
-            state.know(name, &self.rules).device = Some(link.index);
+            state.know(&self.settings.name, &self.rules)?.device = Some(bridge.index);
         }
-        Ok(ReadyBridge {
-            index: link.index,
-            mac,
-        })
+        Ok(())
+    }
+
+    /// Requests that take from the bridge what addresses it has for nobody.
+    fn without_former(&self, state: &mut State, bridge: u32) -> Result<Vec<Request>, DriverError> {
+        if self.leaves_addresses {
+            return Ok(Vec::new());
+        }
+        let all = list_addresses(&mut state.kernel(self.tables.name())?.route)?;
+        let of_bridge = all.into_iter().filter(|address| address.link == bridge);
+        let of_bridge: Vec<Address> = of_bridge
+            .filter(|address| !self.is_present(state, address.prefix))
+            .collect();
+        if of_bridge.is_empty() {
+            return Ok(Vec::new());
+        }
+        // Also of containers that plugins have connected, which are not known here.
+        let in_use = self.pool.reservations()?;
+        let is_former = |address: &&Address| {
+            let network = address.prefix.network();
+            let has = |ip: IpAddr| {
+                IpPrefix::new(ip, network.length()).is_ok_and(|one| one.network() == network)
+            };
+            !in_use.iter().any(|one| has(one.address))
+        };
+        let former = of_bridge.iter().filter(is_former);
+        Ok(former.map(delete_address).collect())
+    }
+
+    /// Returns whether the bridge is to have an address of this network: of one of its subnets, or a link-local one.
+    fn is_present(&self, state: &State, prefix: IpPrefix) -> bool {
+        let address = prefix.address();
+        let is_link_local = matches!(address, IpAddr::V6(six) if six.is_unicast_link_local());
+        let known = state.bridges.get(&self.settings.name);
+        let is_known = |subnet: &NftSubnet| known.is_some_and(|one| one.overlap(subnet).is_some());
+        let subnet = NftSubnet::new(address, prefix.length());
+        self.settings.is_gateway && (is_link_local || subnet.as_ref().is_ok_and(is_known))
     }
 
     /// Lets packets leave the bridge, and lets those of the node itself from 127.0.0.0/8 in. Last, since the rules keep these addresses of the
@@ -100,9 +186,10 @@ impl BridgeDriver {
         let hosts: Vec<LinkRef> = of_it.map(|(host, _)| host.clone().into()).collect();
         let route = &mut state.kernel(self.tables.name())?.route;
         for some in hosts.chunks(CONNECTED_AT_ONCE) {
-            let requests = some
-                .iter()
-                .map(|host| set_master(host, bridge).done_by(&[Errno::ENODEV]));
+            let requests = some.iter().flat_map(|host| {
+                [set_master(host, bridge), hairpin(host)]
+                    .map(|request| request.done_by(&[Errno::ENODEV]))
+            });
             route.run(&requests.collect::<Vec<_>>())?;
         }
         Ok(())
@@ -132,9 +219,15 @@ impl BridgeDriver {
     }
 
     /// Kernel parameters of the bridge, in the namespace of the calling thread: IPv6 if it has a subnet of it, and no addresses or routes by
-    /// advertisements of containers.
+    /// advertisements of containers. A bridge that is no gateway has no IPv6, so that the node takes no packet of it from containers.
     fn allow_ipv6(&self) -> Result<(), DriverError> {
         let name = &self.settings.name;
+        if !self.settings.is_gateway {
+            return match set_ipv6(name, Ipv6Setting::DisableIpv6, 1) {
+                Err(error) if !is_missing(&error) => Err(error.into()),
+                Ok(()) | Err(_) => Ok(()),
+            };
+        }
         let accept_ra = set_ipv6(name, Ipv6Setting::AcceptRa, 0);
         if self.families.contains(&NftFamily::Ip6) {
             accept_ra?;
@@ -147,16 +240,36 @@ impl BridgeDriver {
         Ok(())
     }
 
+    /// Looks whether the node would lose addresses and routes with [`BridgeDriver::forward`]: who asks for a bridge may be on another node.
+    fn keep_routers(&self) -> Result<(), DriverError> {
+        let forwards = self.settings.is_gateway && self.families.contains(&NftFamily::Ip6);
+        if !forwards || is_forwarding(IpFamily::V6)? {
+            return Ok(());
+        }
+        match learns_from_routers()? {
+            Some(interface) => Err(DriverError::RoutersIgnored {
+                bridge: self.settings.name.to_string(),
+                interface,
+            }),
+            None => Ok(()),
+        }
+    }
+
     /// Lets the node forward packets.
     fn forward(&self) -> Result<(), DriverError> {
         for family in &self.families {
-            let family = match family {
-                NftFamily::Ip4 => IpFamily::V4,
-                NftFamily::Ip6 => IpFamily::V6,
+            let (family, version) = match family {
+                NftFamily::Ip4 => (IpFamily::V4, 4),
+                NftFamily::Ip6 => (IpFamily::V6, 6),
                 // What a bridge forwards by itself.
                 NftFamily::Bridge => continue,
             };
-            enable_forwarding(family)?;
+            if enable_forwarding(family)? {
+                tracing::info!(
+                    interface = self.settings.name.as_str(),
+                    "the node forwards packets of IPv{version} from now on, as a bridge of the gateway needs it"
+                );
+            }
         }
         Ok(())
     }

@@ -36,6 +36,7 @@ impl BridgeDriver {
         &self,
         state: &mut State,
         request: &AttachRequest,
+        namespace: &NetNs,
         bridge: &ReadyBridge,
         addresses: &[AssignedAddress],
     ) -> Result<Mac, DriverError> {
@@ -44,7 +45,6 @@ impl BridgeDriver {
             .mac
             .unwrap_or_else(|| mac_of(addresses.first().map(|one| one.address)));
         let interface = LinkName::new(request.holder.interface())?;
-        let namespace = NetNs::open(&request.netns)?;
         let pair = Veth {
             link: self.new_link(host.clone()),
             master: Some(bridge.index),
@@ -64,7 +64,7 @@ impl BridgeDriver {
         // Without the gateway's address, the bridge is nobody's neighbour.
         let gateway = self.settings.is_gateway.then_some(bridge);
         configure(
-            &namespace,
+            namespace,
             &interface,
             addresses,
             gateway.map(|bridge| bridge.mac),
@@ -116,19 +116,23 @@ impl BridgeDriver {
     }
 }
 
-/// Makes both ends, instead of those of an attachment of the same holder that was not detached.
-fn make_pair(route: &mut Socket, pair: &Veth) -> Result<(), NetlinkError> {
-    let host = LinkRef::Name(pair.link.name.clone());
-    // A container reaches itself by its own published port.
+/// Lets a container reach itself by its own published port, whose packets come back by the port of the bridge on which they arrived.
+pub(super) fn hairpin(host: &LinkRef) -> Request {
     let flags = PortFlags {
         hairpin: Some(true),
         ..PortFlags::default()
     };
+    set_port(host, flags)
+}
+
+/// Makes both ends, instead of those of an attachment of the same holder that was not detached.
+fn make_pair(route: &mut Socket, pair: &Veth) -> Result<(), NetlinkError> {
+    let host = LinkRef::Name(pair.link.name.clone());
     // Kernels without IPv6 refuse the last one: there is no such address then.
     let without_ipv6 = &[Errno::EAFNOSUPPORT, Errno::EOPNOTSUPP, Errno::EINVAL];
     let requests = [
         pair.create(),
-        set_port(&host, flags),
+        hairpin(&host),
         disable_link_local(&host).done_by(without_ipv6),
     ];
     match route.run(&requests) {

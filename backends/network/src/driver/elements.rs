@@ -7,7 +7,7 @@ use nix::errno::Errno;
 
 use super::attachment::PublishedPort;
 use super::error::DriverError;
-use crate::nft::{Element, ElementChange, Flows, NftError, NftFamily, Transport};
+use crate::nft::{BridgeName, Element, ElementChange, Flows, NftError, NftFamily, Transport};
 
 /// How many ports an error names.
 const NAMED: usize = 8;
@@ -34,11 +34,7 @@ pub(super) fn kept_of_unknown(
     found: &BTreeSet<Element>,
     wanted: &BTreeSet<Element>,
 ) -> BTreeSet<Element> {
-    let overlap = |one: &Element, other: &Element| match (one, other) {
-        (Element::Masqueraded(one), Element::Masqueraded(other))
-        | (Element::Closed(one), Element::Closed(other)) => one.overlaps(other),
-        _ => false,
-    };
+    let is_unknown = |name: &BridgeName| !wanted.contains(&Element::Bridge(name.clone()));
     let is_kept = |element: &&Element| match element {
         Element::Port { .. }
         | Element::Hairpin(_)
@@ -47,11 +43,13 @@ pub(super) fn kept_of_unknown(
         | Element::PinnedPort(_)
         | Element::PinnedMac(..)
         | Element::PinnedAddress(..) => true,
-        Element::Masqueraded(_) | Element::Closed(_) => {
-            !wanted.iter().any(|wanted| overlap(element, wanted))
-        }
-        // Without them bridges reach no others, which is the safe side.
-        Element::Apart(_) | Element::Allowed(..) => false,
+        Element::Masqueraded(_) | Element::Closed(_) => !wanted
+            .iter()
+            .any(|wanted| element.is_part_of(wanted) || wanted.is_part_of(element)),
+        // It stays kept apart, as known bridges are by the settings of now. Without its own pair it would not reach itself; pairs with others
+        // are left out, which is the safe side.
+        Element::Apart(name) => is_unknown(name),
+        Element::Allowed(from, to) => from == to && is_unknown(from),
     };
     found.iter().filter(is_kept).cloned().collect()
 }
@@ -169,7 +167,7 @@ pub(super) fn of_ports(error: DriverError, ports: &[PublishedPort]) -> DriverErr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nft::{BridgeName, NftSubnet};
+    use crate::nft::NftSubnet;
 
     const V4: &str = "10.1.0.2";
     const V6: &str = "fd00::2";
@@ -226,8 +224,9 @@ mod tests {
             let subnet = NftSubnet::new(address.parse().unwrap(), prefix.parse().unwrap());
             Element::Masqueraded(subnet.unwrap())
         };
-        let bridge = BridgeName::new("swy-1").unwrap();
-        let wanted = BTreeSet::from([masqueraded("10.1.0.0/16")]);
+        let [bridge, known] = ["swy-1", "sw0"].map(|name| BridgeName::new(name).unwrap());
+        let pair = |a: &BridgeName, b: &BridgeName| Element::Allowed(a.clone(), b.clone());
+        let wanted = BTreeSet::from([masqueraded("10.1.0.0/16"), Element::Bridge(known.clone())]);
         for (element, is_kept) in [
             (masqueraded("10.2.0.0/16"), true),
             (masqueraded("10.1.7.0/24"), false),
@@ -235,8 +234,13 @@ mod tests {
             (Element::Hairpin("10.1.0.2".parse().unwrap()), true),
             (Element::Bridge(bridge.clone()), true),
             (Element::Same(bridge.clone()), true),
-            (Element::Apart(bridge.clone()), false),
-            (Element::Allowed(bridge.clone(), bridge), false),
+            (Element::Apart(bridge.clone()), true),
+            (pair(&bridge, &bridge), true),
+            (pair(&bridge, &known), false),
+            (pair(&known, &bridge), false),
+            // Of a known bridge the settings of now decide.
+            (Element::Apart(known.clone()), false),
+            (pair(&known, &known), false),
         ] {
             let found = BTreeSet::from([element.clone()]);
             let kept = kept_of_unknown(&found, &wanted);

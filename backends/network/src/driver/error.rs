@@ -28,6 +28,28 @@ pub enum DriverError {
         /// The kind of the device, after its name.
         kind: String,
     },
+    /// Another bridge has some of the addresses.
+    #[error(
+        "{subnet} has addresses of {taken}, which the bridge {bridge} has: give one of them another subnet"
+    )]
+    SubnetTaken {
+        /// The subnet that was to be a bridge's.
+        subnet: String,
+        /// That of the other bridge.
+        taken: String,
+        /// The name of the other bridge.
+        bridge: String,
+    },
+    /// The node would lose addresses and routes of IPv6.
+    #[error(
+        "{bridge} has IPv6, and the node would lose what {interface} learns from routers as soon as it forwards: set it with sysctl -w net/ipv6/conf/{interface}/accept_ra=2, and in /etc/sysctl.d"
+    )]
+    RoutersIgnored {
+        /// The name of the bridge.
+        bridge: String,
+        /// The name of the device that routers tell its addresses.
+        interface: String,
+    },
     /// A published port leads to another container.
     #[error("one of the ports {ports} leads to another container already: publish another one")]
     PortTaken {

@@ -11,13 +11,14 @@ use super::bridge::probe_links;
 use super::elements::{changes, kept_of_unknown, port_elements};
 use super::error::DriverError;
 use super::flows::PastFlows;
+use super::known::KnownBridge;
 use super::names::{group_of, ifb_link};
 use crate::netlink::{
     Family, IpFamily, Link, LinkName, LinkRef, Socket, delete_link, is_forwarding, list_links,
 };
 use crate::nft::{
-    BridgeName, BridgeRules, Element, Isolation, NftFamily, NftSubnet, NftTables, Repair,
-    TableName, bridge_elements,
+    BridgeName, BridgeRules, Element, Isolation, NftError, NftFamily, NftTables, Repair, TableName,
+    bridge_elements,
 };
 
 /// The tables of one instance of the daemon, with the elements of all its bridges and their containers, in the network namespace of its
@@ -58,16 +59,6 @@ pub(super) struct Kernel {
     pub(super) tables: NftTables,
 }
 
-/// A bridge whose elements are in the tables.
-#[derive(Debug)]
-pub(super) struct KnownBridge {
-    rules: BridgeRules,
-    /// Whether tables are kept for it also while nothing is attached.
-    pub(super) is_kept: bool,
-    /// The index of the device whose settings were made by this process.
-    pub(super) device: Option<u32>,
-}
-
 /// A container on one of the bridges.
 #[derive(Debug)]
 pub(super) struct KnownAttachment {
@@ -88,40 +79,6 @@ impl Kernel {
     }
 }
 
-// === impl KnownBridge ===
-
-impl KnownBridge {
-    fn new(rules: &BridgeRules) -> Self {
-        Self {
-            rules: with_subnets(rules, &[]),
-            is_kept: false,
-            device: None,
-        }
-    }
-
-    /// Takes over other rules of the same bridge. Containers may still have addresses of the subnets of before, which stay.
-    fn change(&mut self, rules: &BridgeRules) {
-        let rules = with_subnets(rules, &self.rules.subnets);
-        if rules != self.rules {
-            self.rules = rules;
-            self.device = None;
-        }
-    }
-}
-
-/// The rules of a bridge with more subnets. Of two subnets with addresses in common one is a part of the other one: a table has the larger.
-fn with_subnets(rules: &BridgeRules, more: &[NftSubnet]) -> BridgeRules {
-    let all: BTreeSet<NftSubnet> = rules.subnets.iter().chain(more).copied().collect();
-    let is_part = |one: &NftSubnet| {
-        all.iter()
-            .any(|other| other.overlaps(one) && other.prefix() < one.prefix())
-    };
-    BridgeRules {
-        subnets: all.iter().filter(|one| !is_part(one)).copied().collect(),
-        ..rules.clone()
-    }
-}
-
 // === impl State ===
 
 impl State {
@@ -133,17 +90,60 @@ impl State {
         }
     }
 
+    /// Looks whether the tables can have the subnets of a bridge: no two with addresses in common, else they can be restored for no bridge.
+    ///
+    /// # Errors
+    /// [`DriverError::SubnetTaken`].
+    pub(super) fn check_free(
+        &self,
+        name: &LinkName,
+        rules: &BridgeRules,
+    ) -> Result<(), DriverError> {
+        for (bridge, known) in self.bridges.iter().filter(|(other, _)| *other != name) {
+            for subnet in &rules.subnets {
+                if let Some(taken) = known.overlap(subnet) {
+                    return Err(DriverError::SubnetTaken {
+                        subnet: subnet.to_string(),
+                        taken: taken.to_string(),
+                        bridge: bridge.to_string(),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Makes a bridge one whose elements are in the tables, from the next repair on.
-    pub(super) fn know(&mut self, name: &LinkName, rules: &BridgeRules) -> &mut KnownBridge {
+    ///
+    /// # Errors
+    /// Those of [`State::check_free`].
+    pub(super) fn know(
+        &mut self,
+        name: &LinkName,
+        rules: &BridgeRules,
+    ) -> Result<&mut KnownBridge, DriverError> {
+        self.check_free(name, rules)?;
         let families = rules.subnets.iter().map(|subnet| subnet.family());
         self.families.extend(families);
-        match self.bridges.entry(name.clone()) {
+        Ok(match self.bridges.entry(name.clone()) {
             Entry::Occupied(known) => {
                 let known = known.into_mut();
                 known.change(rules);
                 known
             }
             Entry::Vacant(none) => none.insert(KnownBridge::new(rules)),
+        })
+    }
+
+    /// Makes a bridge again what it was before it was to be known, or to be another one.
+    pub(super) fn put_back(&mut self, name: &LinkName, before: Option<KnownBridge>) {
+        match before {
+            Some(known) => {
+                self.bridges.insert(name.clone(), known);
+            }
+            None => {
+                self.bridges.remove(name);
+            }
         }
     }
 
@@ -152,16 +152,13 @@ impl State {
         !self.attachments.is_empty() || self.bridges.values().any(|bridge| bridge.is_kept)
     }
 
-    /// The bridges whose packets are forwarded, and the families of these; none if nobody needs the tables.
-    pub(super) fn forwarding(&self) -> (Vec<BridgeName>, Vec<NftFamily>) {
+    /// The bridges whose packets are forwarded; none if nobody needs the tables.
+    pub(super) fn forwarding(&self) -> Vec<BridgeRules> {
         if !self.is_needed() {
-            return (Vec::new(), Vec::new());
+            return Vec::new();
         }
-        let names = self
-            .bridges
-            .values()
-            .map(|bridge| bridge.rules.name.clone());
-        (names.collect(), self.families.iter().copied().collect())
+        let bridges = self.bridges.values();
+        bridges.map(|bridge| bridge.rules.clone()).collect()
     }
 
     /// Removes elements from the tables of these families, as far as they are there.
@@ -220,10 +217,12 @@ impl BridgeTables {
         elements
     }
 
-    /// Returns whether a bridge has elements in the tables, or is to have them.
+    /// Returns whether a bridge with all its subnets has elements in the tables, or is to have them.
     #[must_use]
-    pub fn knows(&self, bridge: &LinkName) -> bool {
-        self.lock().bridges.contains_key(bridge)
+    pub fn knows(&self, bridge: &BridgeDriver) -> bool {
+        let state = self.lock();
+        let known = state.bridges.get(&bridge.settings.name);
+        known.is_some_and(|known| known.has(&bridge.rules))
     }
 
     /// Their name.
@@ -284,17 +283,23 @@ impl BridgeTables {
             );
         }
         let links = links.ok();
-        let is_up = |name: &LinkName| match &links {
+        // Whether it is up, of a device that is there.
+        let state_of = |name: &LinkName| match &links {
             Some(links) => links.get(name.as_str()).copied(),
             None => Some(true),
         };
         for (driver, attachment) in attachments {
             let bridge = driver.settings.name.clone();
-            if is_up(&bridge).is_some() {
-                state.know(&bridge, &driver.rules);
+            if state_of(&bridge).is_some()
+                && let Err(error) = state.know(&bridge, &driver.rules)
+            {
+                tracing::warn!(
+                    error = switchyard_linux::report(&error),
+                    "a bridge of containers on record gets no rules: they are reached only from the bridge itself"
+                );
             }
             let host = driver.host_link(&attachment.holder);
-            let is_complete = is_up(&host) == Some(true);
+            let is_complete = state_of(&host) == Some(true);
             let addresses = attachment.addresses.as_deref().filter(|_| is_complete);
             let elements = port_elements(&attachment.ports, addresses.unwrap_or_default());
             let known = KnownAttachment { bridge, elements };
@@ -316,7 +321,7 @@ impl BridgeTables {
     /// done in each family. Does nothing if nobody needs them: if no bridge is kept and no attachment is known. Blocks.
     ///
     /// # Errors
-    /// [`DriverError::Rules`].
+    /// [`DriverError::Rules`], the first one: the tables of other families are restored all the same.
     pub fn restore(&self) -> Result<Vec<(NftFamily, Repair)>, DriverError> {
         self.restore_locked(&mut self.lock())
     }
@@ -330,19 +335,23 @@ impl BridgeTables {
         }
         let all = self.elements(state);
         let families = state.families.clone();
+        let subnets = state.bridges.values().flat_map(|one| &one.rules.subnets);
+        let needed: BTreeSet<_> = subnets.map(|subnet| subnet.family()).collect();
         let knows_all = state.knows_all;
         let kernel = state.kernel(&self.name)?;
         let mut repairs = Vec::new();
+        let mut failed = None;
         for family in families {
-            let wanted = all.iter().filter(|element| element.fits(family));
-            let mut wanted: BTreeSet<Element> = wanted.cloned().collect();
-            if !knows_all && let Some(found) = kernel.tables.read(family)? {
-                let kept = kept_of_unknown(found.elements(), &wanted);
-                wanted.extend(kept);
+            let is_needed = needed.contains(&family);
+            match restore_family(&mut kernel.tables, family, &all, is_needed, knows_all) {
+                Ok(repair) => repairs.extend(repair.map(|repair| (family, repair))),
+                Err(error) => failed = failed.or(Some(error)),
             }
-            repairs.push((family, kernel.tables.restore(family, &wanted)?));
         }
-        Ok(repairs)
+        match failed {
+            Some(error) => Err(error.into()),
+            None => Ok(repairs),
+        }
     }
 
     /// Removes what the tables have of a bridge, which is about to be deleted. Nothing is attached to it any more. Idempotent; without effect
@@ -411,70 +420,25 @@ impl BridgeTables {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Addresses of a pool may change while containers have some of the former one.
-    #[test]
-    fn subnets_of_before_stay_beside_those_that_they_have_no_address_in_common_with() {
-        let subnets = |texts: &[&str]| -> Vec<NftSubnet> {
-            let subnet = |text: &&str| {
-                let (address, prefix) = text.split_once('/').unwrap();
-                NftSubnet::new(address.parse().unwrap(), prefix.parse().unwrap()).unwrap()
-            };
-            texts.iter().map(subnet).collect()
-        };
-        let rules = |texts: &[&str]| BridgeRules {
-            name: BridgeName::new("pods0").unwrap(),
-            owner: String::new(),
-            subnets: subnets(texts),
-            masquerade: true,
-            direct_routing: true,
-        };
-        for (before, after, expected, is_changed) in [
-            (
-                &["10.1.0.0/24"][..],
-                &["10.1.0.0/24"][..],
-                &["10.1.0.0/24"][..],
-                false,
-            ),
-            (
-                &["fd00::/64", "10.1.0.0/24"],
-                &["10.1.0.0/24", "fd00::/64"],
-                &["10.1.0.0/24", "fd00::/64"],
-                false,
-            ),
-            (
-                &["10.1.0.0/24"],
-                &["10.2.0.0/24"],
-                &["10.1.0.0/24", "10.2.0.0/24"],
-                true,
-            ),
-            (&["10.1.0.0/24"], &["10.1.0.0/16"], &["10.1.0.0/16"], true),
-            (&["10.1.0.0/16"], &["10.1.7.0/24"], &["10.1.0.0/16"], false),
-            (
-                &["10.1.0.0/16"],
-                &["10.1.7.0/24", "10.1.8.0/24"],
-                &["10.1.0.0/16"],
-                false,
-            ),
-            (
-                &["10.1.0.0/24"],
-                &["fd00::/64"],
-                &["10.1.0.0/24", "fd00::/64"],
-                true,
-            ),
-        ] {
-            let mut known = KnownBridge::new(&rules(before));
-            known.device = Some(7);
-            known.change(&rules(after));
-            assert_eq!(
-                known.rules.subnets,
-                subnets(expected),
-                "{before:?} {after:?}"
-            );
-            assert_eq!(known.device.is_none(), is_changed, "{before:?} {after:?}");
+/// Restores the table of a family. One that no bridge needs any more is restored if it is there, and not made again.
+fn restore_family(
+    tables: &mut NftTables,
+    family: NftFamily,
+    all: &BTreeSet<Element>,
+    is_needed: bool,
+    knows_all: bool,
+) -> Result<Option<Repair>, NftError> {
+    let wanted = all.iter().filter(|element| element.fits(family));
+    let mut wanted: BTreeSet<Element> = wanted.cloned().collect();
+    if !is_needed || !knows_all {
+        let found = tables.read(family)?;
+        if !is_needed && found.is_none() {
+            return Ok(None);
+        }
+        if !knows_all && let Some(found) = found {
+            let kept = kept_of_unknown(found.elements(), &wanted);
+            wanted.extend(kept);
         }
     }
+    tables.restore(family, &wanted).map(Some)
 }

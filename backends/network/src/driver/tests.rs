@@ -52,7 +52,7 @@ fn settings(addresses: &Path, subnets: &[&str]) -> BridgeSettings {
 /// The first driver of an instance of the daemon.
 fn driver(settings: BridgeSettings, table: TableName) -> BridgeDriver {
     let driver = BridgeDriver::new(settings, Arc::new(BridgeTables::new(table))).unwrap();
-    driver.keep();
+    driver.keep().unwrap();
     driver
 }
 

@@ -1,11 +1,21 @@
 //! Kernel parameters of the network, which are files. They show the namespace of the calling thread.
 
 use std::fs::{self, OpenOptions};
-use std::io::Write;
-use std::path::PathBuf;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
 
 use super::error::NetlinkError;
 use super::names::LinkName;
+
+/// The settings of IPv6 of each device.
+const OF_DEVICES: &str = "/proc/sys/net/ipv6/conf";
+/// The addresses of IPv6 of all devices. A kernel without IPv6 has no such file.
+const ADDRESSES: &str = "/proc/thread-self/net/if_inet6";
+/// The routes of IPv6, and the flag of one that a router has told (`RTF_ADDRCONF`).
+const ROUTES: &str = "/proc/thread-self/net/ipv6_route";
+const TOLD: u32 = 0x0004_0000;
+/// The flag of an address that does not expire, and so was not learnt.
+const PERMANENT: u8 = 0x80;
 
 /// Which addresses are meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,9 +69,8 @@ impl Ipv6Setting {
 /// # Errors
 /// [`NetlinkError::Parameter`], with a source that is not found if there is no such device, or the kernel has no IPv6.
 pub fn set_ipv6(link: &LinkName, setting: Ipv6Setting, value: u32) -> Result<(), NetlinkError> {
-    let mut path = PathBuf::from("/proc/sys/net/ipv6/conf");
-    path.extend([link.as_str(), setting.name()]);
-    write(path, value)
+    let file = Path::new(OF_DEVICES).join(link.as_str());
+    write(file.join(setting.name()), value)
 }
 
 /// Returns whether packets are forwarded in the namespace of the calling thread.
@@ -69,13 +78,45 @@ pub fn set_ipv6(link: &LinkName, setting: Ipv6Setting, value: u32) -> Result<(),
 /// # Errors
 /// [`NetlinkError::Parameter`], with a source that is not found if the kernel has no such family.
 pub fn is_forwarding(family: IpFamily) -> Result<bool, NetlinkError> {
-    let path = family.forwarding();
-    let text = fs::read_to_string(&path).map_err(|source| NetlinkError::Parameter {
-        doing: "read".to_owned(),
-        path,
-        source,
-    })?;
-    Ok(text.trim() != "0")
+    Ok(read(family.forwarding())?.trim() != "0")
+}
+
+/// A device that learns an address or the default route of IPv6 from routers only while nothing is forwarded, if the namespace of the calling
+/// thread has one: it loses them with [`enable_forwarding`].
+///
+/// # Errors
+/// [`NetlinkError::Parameter`].
+pub fn learns_from_routers() -> Result<Option<String>, NetlinkError> {
+    let (addresses, routes) = (read_if_there(ADDRESSES)?, read_if_there(ROUTES)?);
+    let learnt = addresses.lines().filter_map(with_learnt_address);
+    let mut learnt = learnt.chain(routes.lines().filter_map(with_learnt_route));
+    let loses_them = |device: &&str| {
+        let file = Path::new(OF_DEVICES).join(device);
+        // One that is gone by now loses nothing.
+        read(file.join(Ipv6Setting::AcceptRa.name())).is_ok_and(|value| value.trim() == "1")
+    };
+    Ok(learnt.find(loses_them).map(str::to_owned))
+}
+
+/// The device of a line of [`ADDRESSES`], if its address is a global one that expires.
+fn with_learnt_address(line: &str) -> Option<&str> {
+    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+    let &[_, _, _, scope, flags, device] = fields.as_slice() else {
+        return None;
+    };
+    let flags = u8::from_str_radix(flags, 16).ok()?;
+    (scope == "00" && flags & PERMANENT == 0).then_some(device)
+}
+
+/// The device of a line of [`ROUTES`], if it is a default route that a router has told.
+fn with_learnt_route(line: &str) -> Option<&str> {
+    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+    let &[to, length, _, _, _, _, _, _, flags, device] = fields.as_slice() else {
+        return None;
+    };
+    let flags = u32::from_str_radix(flags, 16).ok()?;
+    let is_default = length == "00" && to.bytes().all(|digit| digit == b'0');
+    (is_default && flags & TOLD != 0).then_some(device)
 }
 
 /// Lets packets be forwarded in the namespace of the calling thread, unless they are already; returns whether it has changed that. What
@@ -92,6 +133,24 @@ pub fn enable_forwarding(family: IpFamily) -> Result<bool, NetlinkError> {
     Ok(true)
 }
 
+fn read(path: PathBuf) -> Result<String, NetlinkError> {
+    fs::read_to_string(&path).map_err(|source| NetlinkError::Parameter {
+        doing: "read".to_owned(),
+        path,
+        source,
+    })
+}
+
+/// The same, or nothing if there is no such file.
+fn read_if_there(path: &str) -> Result<String, NetlinkError> {
+    match read(path.into()) {
+        Err(NetlinkError::Parameter { source, .. }) if source.kind() == ErrorKind::NotFound => {
+            Ok(String::new())
+        }
+        done => done,
+    }
+}
+
 /// No O_CREAT and no O_TRUNC, and one write: procfs accepts a value only at offset 0.
 fn write(path: PathBuf, value: u32) -> Result<(), NetlinkError> {
     let written = OpenOptions::new()
@@ -103,4 +162,49 @@ fn write(path: PathBuf, value: u32) -> Result<(), NetlinkError> {
         path,
         source,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_router_has_told_expires_or_has_a_flag() {
+        for (line, device) in [
+            (
+                "20010db8000000000000000000000007 02 40 00 00     eth0",
+                Some("eth0"),
+            ),
+            // It does not expire; without a search for duplicates; of the link alone.
+            (
+                "20010db8000000000000000000000007 02 40 00 80     eth0",
+                None,
+            ),
+            (
+                "20010db8000000000000000000000007 02 40 00 82     eth0",
+                None,
+            ),
+            (
+                "fe800000000000000000000000000007 02 40 20 00     eth0",
+                None,
+            ),
+            ("nonsense", None),
+        ] {
+            assert_eq!(with_learnt_address(line), device, "{line}");
+        }
+        let zero = "0".repeat(32);
+        let route = |to: &str, length: &str, flags: &str| {
+            format!("{to} {length} {zero} 00 {zero} 00000400 00000001 00000000 {flags}     eth0")
+        };
+        let network = format!("fd00{}", &zero[4..]);
+        for (line, device) in [
+            (route(&zero, "00", "00450003"), Some("eth0")),
+            (route(&zero, "00", "00040003"), Some("eth0")),
+            (route(&zero, "00", "00000003"), None),
+            (route(&network, "40", "00440001"), None),
+            (route(&zero, "00", ""), None),
+        ] {
+            assert_eq!(with_learnt_route(&line), device, "{line}");
+        }
+    }
 }

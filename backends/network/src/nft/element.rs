@@ -100,6 +100,15 @@ impl Element {
         }
     }
 
+    /// Returns whether it is a subnet that is a part of another one in the same set: a table can have only one of both.
+    pub(crate) fn is_part_of(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Masqueraded(one), Self::Masqueraded(other))
+            | (Self::Closed(one), Self::Closed(other)) => one.is_part_of(other),
+            _ => false,
+        }
+    }
+
     /// Writes it as parts of the list of elements: two for an interval, which begins at one key and ends before another one.
     pub(super) fn write(&self, to: &mut NfWriter) {
         let data = self.data();

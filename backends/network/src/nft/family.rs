@@ -276,6 +276,12 @@ impl NftSubnet {
         self.family() == other.family() && begin(self) == begin(other)
     }
 
+    /// Returns whether it is a part of another one, and not all of it.
+    #[must_use]
+    pub fn is_part_of(&self, other: &Self) -> bool {
+        self.overlaps(other) && other.prefix < self.prefix
+    }
+
     /// Returns the first address behind it, or `None` if it has the last one of the family.
     pub(super) fn behind(&self) -> Option<IpAddr> {
         let family = self.family();

@@ -33,7 +33,7 @@ pub struct NftNotice {
 /// Receives what is changed in the ruleset of the network namespace in which it was opened.
 ///
 /// It sees only what happens after it was opened: open it before the tables are restored. Notifications may be lost when there are many;
-/// then both families are reported. They are not a promise: who relies on the tables also looks from time to time.
+/// then all families that have tables are reported. They are not a promise: who relies on the tables also looks from time to time.
 #[derive(Debug)]
 pub struct NftMonitor {
     socket: NfSocket,

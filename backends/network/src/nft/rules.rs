@@ -115,7 +115,7 @@ pub(super) fn rules(chain: &BaseChain, family: NftFamily) -> Vec<Vec<Statement>>
     use Field::{Destination, Input, Output, Source};
     use Statement::{
         Drop, In, Local, Loopback4, Masquerade, NotIn, NotLocal, NotLoopback4, NotLoopback6,
-        NotPublished, PairIn, PairNotIn, Published, ToPort, ToPortAt,
+        NotPublished, PairIn, PairNotIn, Published, ToPort, ToPortAt, Unknown,
     };
     use TableSet::{Allowed, Apart, Bridges, Closed, Hairpins, Masqueraded, Same};
 
@@ -153,13 +153,18 @@ pub(super) fn rules(chain: &BaseChain, family: NftFamily) -> Vec<Vec<Statement>>
             vec![In(Output, Bridges), Loopback4(Source), Masquerade],
             vec![NotIn(Output, Bridges), In(Source, Masqueraded), Masquerade],
         ],
-        _ => vec![vec![
-            In(Input, Apart),
-            In(Output, Apart),
-            PairNotIn(Input, Output, Allowed),
-            NotPublished,
-            Drop,
-        ]],
+        // What belongs to no connection has no status, so that the first condition is not fulfilled for it.
+        _ => [NotPublished, Unknown]
+            .map(|condition| {
+                vec![
+                    In(Input, Apart),
+                    In(Output, Apart),
+                    PairNotIn(Input, Output, Allowed),
+                    condition,
+                    Drop,
+                ]
+            })
+            .to_vec(),
     };
     let mut rules = Vec::new();
     for rule in all {

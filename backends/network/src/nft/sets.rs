@@ -138,7 +138,7 @@ impl TableSet {
     }
 
     /// Returns those that the table of a family has, in the order in which they are made.
-    pub(super) fn of(family: NftFamily) -> impl Iterator<Item = Self> {
+    pub fn of(family: NftFamily) -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(move |set| set.is_of(family))
     }
 

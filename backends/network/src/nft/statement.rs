@@ -12,6 +12,9 @@ const META_L4PROTO: u32 = 16;
 /// `NFT_CT_STATUS`, and `IPS_DST_NAT` in it: the destination of the connection was changed.
 const CONNTRACK_STATUS: u32 = 2;
 const STATUS_DNAT: u32 = 0x20;
+/// `NFT_CT_STATE`, and in it what a packet has that belongs to no connection: `NF_CT_STATE_INVALID_BIT`, `NF_CT_STATE_UNTRACKED_BIT`.
+const CONNTRACK_STATE: u32 = 0;
+const STATE_UNKNOWN: u32 = 0x41;
 /// `NFT_FIB_RESULT_ADDRTYPE`, `NFTA_FIB_F_DADDR`, `RTN_LOCAL`.
 const FIB_TYPE: u32 = 3;
 const FIB_DESTINATION: u32 = 2;
@@ -107,6 +110,8 @@ pub(super) enum Statement {
     Published,
     /// It did not.
     NotPublished,
+    /// The packet belongs to no connection that the kernel knows, so that its status is neither of both.
+    Unknown,
     /// The frame carries this.
     Carries(EtherType),
     /// It does not.
@@ -208,6 +213,7 @@ impl Statement {
             Self::NotLocal => "fib daddr type != local".to_owned(),
             Self::Published => "ct status dnat".to_owned(),
             Self::NotPublished => "ct status ! dnat".to_owned(),
+            Self::Unknown => "ct state invalid,untracked".to_owned(),
             // Each is followed by a field that only such a frame has.
             Self::Carries(_) => String::new(),
             Self::CarriesNot(what) => format!("meta protocol != {}", what.text()),
@@ -241,8 +247,9 @@ impl Statement {
             ],
             Self::Local => vec![destination_type(), compare(true, &LOCAL.to_ne_bytes())],
             Self::NotLocal => vec![destination_type(), compare(false, &LOCAL.to_ne_bytes())],
-            Self::Published => published(false),
-            Self::NotPublished => published(true),
+            Self::Published => conntrack(CONNTRACK_STATUS, STATUS_DNAT, false),
+            Self::NotPublished => conntrack(CONNTRACK_STATUS, STATUS_DNAT, true),
+            Self::Unknown => conntrack(CONNTRACK_STATE, STATE_UNKNOWN, false),
             Self::Carries(what) => what.compare(true).to_vec(),
             Self::CarriesNot(what) => what.compare(false).to_vec(),
             Self::Icmp6(kind) => {
@@ -324,16 +331,13 @@ fn destination_type() -> Expression {
     }
 }
 
-/// Whether the bit of a changed destination is zero, or is not.
-fn published(is_zero: bool) -> Vec<Expression> {
+/// Whether these bits of what conntrack knows are all zero, or are not.
+fn conntrack(key: u32, bits: u32, is_zero: bool) -> Vec<Expression> {
     vec![
-        Expression::Conntrack {
-            key: CONNTRACK_STATUS,
-            to: FIRST,
-        },
+        Expression::Conntrack { key, to: FIRST },
         Expression::Mask {
             register: FIRST,
-            mask: STATUS_DNAT.to_ne_bytes().to_vec(),
+            mask: bits.to_ne_bytes().to_vec(),
         },
         compare(is_zero, &0_u32.to_ne_bytes()),
     ]

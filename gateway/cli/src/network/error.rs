@@ -3,7 +3,6 @@
 use std::io;
 use std::path::PathBuf;
 
-use switchyard_network::iptables::IptablesError;
 use switchyard_network::nft::NftError;
 
 /// Reason why the tables cannot be shown or removed.
@@ -11,8 +10,6 @@ use switchyard_network::nft::NftError;
 pub(crate) enum NetworkError {
     #[error(transparent)]
     Nft(#[from] NftError),
-    #[error(transparent)]
-    Iptables(#[from] IptablesError),
     #[error(
         "nothing is removed: the daemon at {} has network.bridge.driver = \"native\", and would make the tables again within seconds: stop it, or restart it with \"cni\"",
         .0.display()
@@ -31,6 +28,8 @@ pub(crate) enum NetworkError {
         ports: usize,
         hairpins: usize,
     },
+    #[error("not all is removed: {0}")]
+    Left(String),
     #[error("cannot write the output")]
     Output(#[from] io::Error),
 }

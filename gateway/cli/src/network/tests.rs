@@ -41,13 +41,15 @@ fn tables_are_shown_with_their_elements_and_ports() {
         tables: vec![
             view(NftFamily::Ip4, true, &four),
             view(NftFamily::Ip6, false, &six),
+            view(NftFamily::Bridge, true, &[]),
         ],
         sandboxes: ["a1".to_owned()].into(),
     };
     let expected = "\
-TABLE           RULES              ELEMENTS
-ip switchyard   intact             ports_at 1, ports 1, hairpins 1, masqueraded 1, bridges 1
-ip6 switchyard  changed by others  ports 1
+TABLE              RULES              ELEMENTS
+ip switchyard      intact             ports_at 1, ports 1, hairpins 1, masqueraded 1, bridges 1
+ip6 switchyard     changed by others  ports 1
+bridge switchyard  intact             -
 
 PORT  PROTOCOL  ADDRESS    LEADS TO          TABLE
 53    udp       *          172.26.80.2:5353  ip switchyard
@@ -67,6 +69,10 @@ sandboxes whose network was made without CNI plugins: 1
         ),
         (&true.into(), &0.into(), &1.into())
     );
+    for (table, sets) in [(0_usize, 9), (1, 9), (2, 4)] {
+        let elements = json["tables"][table]["elements"].as_object().unwrap();
+        assert_eq!(elements.len(), sets, "{elements:?}");
+    }
     let published = serde_json::json!({
         "port": 53, "protocol": "udp", "address": null, "to": "172.26.80.2", "to_port": 5353,
     });
@@ -164,8 +170,14 @@ fn tables_are_removed_only_if_nothing_needs_or_makes_them() {
             ),
         }
     }
-    assert!(
-        refusal(&[], &some, Some(socket), false).is_none(),
-        "nothing is to be removed"
-    );
+    // Others have flushed the tables, and there may be rules in iptables.
+    for (sandboxes, daemon, force, is_refused) in [
+        (&none, None, false, false),
+        (&none, Some(socket), true, true),
+        (&some, None, false, true),
+        (&some, None, true, false),
+    ] {
+        let why = refusal(&[], sandboxes, daemon, force);
+        assert_eq!(why.is_some(), is_refused, "{why:?}");
+    }
 }

@@ -9,7 +9,9 @@ use std::thread;
 use nix::sched::{CloneFlags, unshare};
 use serde_json::Value;
 use switchyard_network::iptables::accept_forwarded;
-use switchyard_network::nft::{BridgeName, Element, NftFamily, NftTables, TableName, Transport};
+use switchyard_network::nft::{
+    BridgeName, BridgeRules, Element, NftFamily, NftSubnet, NftTables, TableName, Transport,
+};
 
 use crate::support::switchyard;
 
@@ -54,6 +56,30 @@ fn make(family: NftFamily, elements: &[Element]) {
     let elements: BTreeSet<Element> = elements.iter().cloned().collect();
     let mut tables = NftTables::open(TableName::default()).unwrap();
     tables.restore(family, &elements).unwrap();
+}
+
+/// Runs a program of iptables, which waits for others that work on the same filter, and returns what it printed.
+fn iptables(program: &str, words: &str) -> String {
+    let mut command = Command::new(program);
+    let done = command.args(["-w", "20"]).args(words.split(' ')).output();
+    let done = done.expect("install the package iptables");
+    assert!(done.status.success(), "{words}");
+    String::from_utf8(done.stdout).unwrap()
+}
+
+/// Has what a bridge forwards accepted, as a daemon does.
+fn accept() {
+    let bridge = BridgeRules {
+        name: BridgeName::new("switchyard0").unwrap(),
+        owner: String::new(),
+        subnets: vec![NftSubnet::new("172.26.80.0".parse().unwrap(), 20).unwrap()],
+        is_gateway: true,
+        masquerade: true,
+        direct_routing: true,
+    };
+    for change in accept_forwarded(&TableName::default(), &[bridge]) {
+        assert_eq!(change.unwrap().added, 3);
+    }
 }
 
 /// A node without a daemon.
@@ -146,27 +172,44 @@ fn tables_are_removed_once_nothing_needs_them() {
 fn rules_in_iptables_are_removed_with_the_tables_and_those_of_others_stay() {
     in_private_netns(|| {
         let node = QuietNode::new();
-        let iptables = |words: &str| -> String {
-            let done = Command::new("iptables").args(words.split(' ')).output();
-            let done = done.expect("install the package iptables");
-            assert!(done.status.success(), "{words}");
-            String::from_utf8(done.stdout).unwrap()
-        };
-        iptables("-P FORWARD DROP");
-        let before = iptables("-S FORWARD");
-        iptables("-A FORWARD -i eth9 -j ACCEPT");
-        let bridge = BridgeName::new("switchyard0").unwrap();
-        for change in accept_forwarded(&TableName::default(), &[bridge], &[NftFamily::Ip4]) {
-            assert_eq!(change.unwrap().added, 2);
-        }
+        iptables("iptables", "-P FORWARD DROP");
+        let before = iptables("iptables", "-S FORWARD");
+        iptables("iptables", "-A FORWARD -i eth9 -j ACCEPT");
+        accept();
         make(NftFamily::Ip4, &[published()]);
         assert!(node.network(&["clear"]).is_err());
-        assert_eq!(iptables("-S FORWARD").lines().count(), 4);
+        assert_eq!(iptables("iptables", "-S FORWARD").lines().count(), 5);
         let text = node.network(&["clear", "--force"]).unwrap();
-        assert!(text.contains("removed 2 rules of iptables"), "{text}");
+        assert!(text.contains("removed 3 rules of iptables"), "{text}");
         let kept = format!("{before}-A FORWARD -i eth9 -j ACCEPT\n");
-        assert_eq!(iptables("-S FORWARD"), kept);
+        assert_eq!(iptables("iptables", "-S FORWARD"), kept);
         assert_eq!(node.network(&["clear"]).unwrap(), "");
+    });
+}
+
+#[test]
+fn filter_that_its_program_cannot_read_keeps_nothing_else_from_being_removed() {
+    in_private_netns(|| {
+        let node = QuietNode::new();
+        let forward = || iptables("iptables-legacy", "-S FORWARD");
+        iptables("iptables-legacy", "-P FORWARD DROP");
+        let before = forward();
+        accept();
+        make(NftFamily::Ip4, &[bridge()]);
+        // A chain of nftables by the name of one of iptables, with a rule that no rule of iptables is like.
+        let chain = "{ type filter hook forward priority 0; }";
+        nft(&["add", "table", "ip", "filter"]);
+        nft(&["add", "chain", "ip", "filter", "FORWARD", chain]);
+        let rule = ["ip", "filter", "FORWARD", "meta", "mark", "set", "7"];
+        nft(&[&["add", "rule"][..], &rule].concat());
+        let why = node.network(&["clear"]).unwrap_err();
+        assert!(
+            why.contains("not all is removed") && why.contains("iptables -S FORWARD"),
+            "{why}"
+        );
+        assert_eq!(forward(), before);
+        assert!(NftTables::list().unwrap().is_empty());
+        nft(&["list", "chain", "ip", "filter", "FORWARD"]);
     });
 }
 

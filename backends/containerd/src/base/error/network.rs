@@ -15,10 +15,13 @@ pub(crate) fn from_network(error: impl StdError + Send + Sync + 'static) -> Erro
     let any: &(dyn StdError + 'static) = &error;
     let kind = match any.downcast_ref::<DriverError>() {
         Some(DriverError::Addresses(error)) => kind_of_addresses(error),
-        // A device of another program, or the port of an attachment that is not undone yet.
-        Some(DriverError::NoBridge { .. } | DriverError::PortTaken { .. }) => {
-            Some(ErrorKind::Unavailable)
-        }
+        Some(DriverError::SubnetTaken { .. }) => Some(ErrorKind::FailedPrecondition),
+        // A device of another program, the port of an attachment that is not undone yet, or what the operator has to set.
+        Some(
+            DriverError::NoBridge { .. }
+            | DriverError::RoutersIgnored { .. }
+            | DriverError::PortTaken { .. },
+        ) => Some(ErrorKind::Unavailable),
         // It was tried three times while other programs changed rules.
         Some(DriverError::Rules(NftError::Contended { .. })) => Some(ErrorKind::Unavailable),
         Some(DriverError::Links(_) | DriverError::Rules(_) | DriverError::NotUndone { .. }) => None,
@@ -107,6 +110,21 @@ mod tests {
                 DriverError::PortTaken {
                     ports: "8080 tcp".to_owned(),
                     source: unanswered(),
+                },
+                ErrorKind::Unavailable,
+            ),
+            (
+                DriverError::SubnetTaken {
+                    subnet: "10.244.1.0/24".to_owned(),
+                    taken: "10.244.0.0/16".to_owned(),
+                    bridge: network(),
+                },
+                ErrorKind::FailedPrecondition,
+            ),
+            (
+                DriverError::RoutersIgnored {
+                    bridge: network(),
+                    interface: "eth0".to_owned(),
                 },
                 ErrorKind::Unavailable,
             ),

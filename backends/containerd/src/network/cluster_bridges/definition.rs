@@ -11,7 +11,7 @@ use switchyard_core::spec::{
 };
 use switchyard_core::{Error, Result};
 
-use crate::network::bridge::{BridgeList, conflist};
+use crate::network::bridge::{BridgeList, IPV6_MTU_MIN, conflist};
 
 /// Prefix of the names of bridges. With eleven digits they have the 15 bytes that Linux allows.
 const PREFIX: &str = "swy-";
@@ -70,7 +70,7 @@ pub(super) fn interface_name(own_bridge: &str, id: &NetworkName) -> String {
 }
 
 /// Returns whether a bridge of this name can be one of ours.
-pub(super) fn is_interface_name(name: &str) -> bool {
+pub(in crate::network) fn is_interface_name(name: &str) -> bool {
     let digits = name.strip_prefix(PREFIX).unwrap_or_default();
     digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -233,7 +233,8 @@ impl Definition {
         &self.name
     }
 
-    /// The configuration list for the plugins. An internal network has neither a gateway nor a way out.
+    /// The configuration list for the plugins. An internal network has neither a gateway nor a way out. The default MTU, which may be that of a
+    /// bridge without IPv6, is raised where this network has it; 0 is the kernel's.
     pub(super) fn conflist(
         &self,
         interface: &str,
@@ -261,6 +262,10 @@ impl Definition {
         if self.is_internal {
             routes.clear();
         }
+        let default_mtu = match default_mtu {
+            1.. if self.ipv6.is_some() => default_mtu.max(IPV6_MTU_MIN),
+            of_any => of_any,
+        };
         conflist(BridgeList {
             name: interface,
             is_gateway: !self.is_internal,

@@ -19,6 +19,7 @@ use switchyard_network::netlink::{LinkName, Mac};
 use switchyard_network::nft::{BridgeName, Isolation, NftError, TableName, Transport};
 
 use crate::base::config::{BridgeConfig, IsolationChoice};
+use crate::network::cluster_bridges::is_interface_name;
 use crate::network::request::{INTERFACE, MAX_BURST_BITS};
 
 /// The argument of CNI by which a client asks for an address.
@@ -71,7 +72,8 @@ pub(super) struct BridgePolicy {
 
 impl BridgePolicy {
     /// The bridge that a configuration list of the gateway describes, with its owner. Pods are reached from other nodes by the routes to their
-    /// `podCIDR`. The own bridge has several owners, so that it is one of its own.
+    /// `podCIDR`. The own bridge has several owners, so that it is one of its own; so is one that nothing describes any more, as that of pods
+    /// after it got another name.
     ///
     /// # Errors
     /// Those of [`bridge_settings`].
@@ -79,7 +81,8 @@ impl BridgePolicy {
         let (owner, is_open) = match &list.name {
             name if *name == self.own => ("", false),
             name if *name == self.pods => (Owner::Kubernetes.as_str(), true),
-            _ => (Owner::Swarm.as_str(), false),
+            name if is_interface_name(name) => (Owner::Swarm.as_str(), false),
+            name => (name.as_str(), false),
         };
         Ok(BridgeSettings {
             owner: owner.to_owned(),

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::{NATIVE, NativeAttachment, NativeBridges};
 use crate::base::error::{from_cni, from_network};
-use crate::base::fs::ids_below;
+use crate::base::fs::{blocking, ids_below};
 use crate::base::layout::{Layout, SandboxDirs};
 
 /// Limit for reading the journals of predecessors.
@@ -51,15 +51,7 @@ impl NativeBridges {
         layout: &Layout,
         is_first: bool,
     ) -> Option<usize> {
-        let bridges = Arc::clone(self);
-        let layout = layout.clone();
-        let find = self.call(move |_| bridges.find(&layout, is_first));
-        let found = match timeout(READ_LIMIT, find).await {
-            Ok(found) => found.flatten(),
-            Err(_) => Err(Error::unavailable(format!(
-                "the disk does not answer within {READ_LIMIT:?}"
-            ))),
-        };
+        let found = self.found(layout, is_first).await;
         let found = found.unwrap_or_else(|error| {
             if is_first {
                 tracing::error!(
@@ -88,6 +80,32 @@ impl NativeBridges {
         }
         self.in_use.cancel();
         Some(adopted)
+    }
+
+    /// Reads the journals of all sandboxes on a thread of its own.
+    ///
+    /// # Errors
+    /// Those of [`NativeBridges::find`]; `Unavailable` if the disk hangs.
+    async fn found(self: &Arc<Self>, layout: &Layout, is_first: bool) -> Result<FoundAttachments> {
+        let hangs = || {
+            let dir = layout.all_sandbox_state();
+            Error::unavailable(format!(
+                "read {}: the disk does not answer within {READ_LIMIT:?}",
+                dir.display()
+            ))
+        };
+        // A reading that is under way has not answered for so long.
+        let Ok(turn) = Arc::clone(&self.reading).try_acquire_owned() else {
+            return Err(hangs());
+        };
+        let (bridges, all) = (Arc::clone(self), layout.clone());
+        let find = blocking(move || {
+            let _until_it_returns = turn;
+            bridges.find(&all, is_first)
+        });
+        timeout(READ_LIMIT, find)
+            .await
+            .unwrap_or_else(|_| Err(hangs()))
     }
 
     /// Reads the journals of all sandboxes, also of those that containerd does not know. Blocks.

@@ -49,8 +49,6 @@ struct TableLook {
     mended: Vec<String>,
     /// The port of the tables' socket, whose changes are our own.
     own: Option<u32>,
-    /// What was changed in filters of iptables, or failed.
-    filters: Vec<std::result::Result<FilterChange, IptablesError>>,
 }
 
 // === impl PolledMonitor ===
@@ -84,6 +82,7 @@ impl NativeBridges {
     pub(crate) async fn watch(self: Arc<Self>, layout: Layout, stop: CancellationToken) {
         tokio::select! {
             () = self.keep_tables(&layout) => {}
+            () = self.keep_filters() => {}
             () = self.forget_past_flows() => {}
             () = stop.cancelled() => {}
         }
@@ -121,12 +120,7 @@ impl NativeBridges {
                 log_once(&mut logged, error);
             }
             let works = opened.is_ok() && looked.is_ok();
-            let TableLook {
-                mended,
-                own,
-                filters,
-            } = looked.unwrap_or_default();
-            log_filters(&mut logged, &filters);
+            let TableLook { mended, own } = looked.unwrap_or_default();
             for text in mended.iter().filter(|text| logged.is_new(text)) {
                 tracing::warn!(
                     what = text,
@@ -139,11 +133,7 @@ impl NativeBridges {
             } else {
                 backoff.pause()
             };
-            let waited = tokio::select! {
-                waited = timeout(pause, changed(&mut monitor, own)) => waited,
-                () = self.new_bridge.notified() => continue,
-            };
-            match waited {
+            match timeout(pause, changed(&mut monitor, own)).await {
                 Ok(Ok(())) => sleep(SETTLE).await,
                 // Another one is opened.
                 Ok(Err(error)) => {
@@ -152,9 +142,42 @@ impl NativeBridges {
                     backoff.wait().await;
                 }
                 // Nobody has changed anything for so long: what comes now is another trouble.
-                Err(_) if works && mended.is_empty() && filters.is_empty() => logged.clear(),
+                Err(_) if works && mended.is_empty() => logged.clear(),
                 Err(_) => {}
             }
+        }
+    }
+
+    /// Sees to it that no policy of iptables drops what the bridges forward. Beside the looks at the tables, which do not wait for programs of
+    /// others that have the lock of a filter. Never ends. Cancel-safe: a look that has begun is completed on its thread.
+    async fn keep_filters(&self) {
+        self.in_use.cancelled().await;
+        let mut logged = LoggedTexts::at_most(TEXTS_MAX);
+        let mut backoff = Backoff::new(RETRY.0, RETRY.1);
+        loop {
+            let tables = Arc::clone(&self.tables);
+            let looked = blocking(move || Ok(tables.accept_forwarded())).await;
+            let works = match &looked {
+                Ok(filters) => {
+                    log_filters(&mut logged, filters);
+                    filters.iter().all(std::result::Result::is_ok)
+                }
+                Err(error) => {
+                    log_once(&mut logged, error);
+                    false
+                }
+            };
+            if looked.is_ok_and(|filters| filters.is_empty()) {
+                logged.clear();
+            }
+            let pause = if works {
+                backoff.reset();
+                LOOK_INTERVAL
+            } else {
+                backoff.pause()
+            };
+            // That it is time says nothing else than a notice.
+            let _ = timeout(pause, self.bridges_changed.notified()).await;
         }
     }
 
@@ -169,7 +192,7 @@ impl NativeBridges {
         Ok(())
     }
 
-    /// Looks at the tables and at the filters of iptables, and mends them.
+    /// Looks at the tables, and mends them.
     async fn look(&self) -> Result<TableLook> {
         self.call(|tables| {
             let restored = tables.restore().map_err(from_network)?;
@@ -179,7 +202,6 @@ impl NativeBridges {
                     .filter_map(|(family, repair)| mended_text(family, repair))
                     .collect(),
                 own: tables.socket_port(),
-                filters: tables.accept_forwarded(),
             })
         })
         .await
@@ -222,7 +244,7 @@ fn log_filters(
                 if logged.is_new(&what) {
                     tracing::info!(
                         what,
-                        "iptables drops what is forwarded by the policy of FORWARD, or does so no longer: it accepts what the gateway's own bridge needs"
+                        "rules for the gateway's bridges at the end of FORWARD of iptables were added or removed, as its policy asks for it"
                     );
                 }
             }
@@ -231,7 +253,7 @@ fn log_filters(
                 if logged.is_new(&report) {
                     tracing::warn!(
                         error = report,
-                        "cannot look whether iptables drops what the gateway's own bridge forwards, or accept it: trying again"
+                        "cannot look whether iptables drops what the gateway's bridges forward, or accept it: trying again"
                     );
                 }
             }

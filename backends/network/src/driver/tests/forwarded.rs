@@ -12,6 +12,11 @@ fn accepted(driver: &BridgeDriver) -> Vec<(usize, usize)> {
     changes.map(numbers).collect()
 }
 
+/// Runs a program, which waits for others that work on the same filter.
+fn edit(program: &str, words: &[&str]) -> String {
+    run(program, "iptables", &[&["-w", "20"][..], words].concat())
+}
+
 fn pass_a_policy(family: NftFamily, program: &str) {
     let index = usize::from(family == NftFamily::Ip6);
     let uplink: IpAddr = UPLINK[index].parse().unwrap();
@@ -31,15 +36,15 @@ fn pass_a_policy(family: NftFamily, program: &str) {
     // The kernel gives a device its addresses of IPv6 when it has seen its carrier.
     let is_up = |_| reached(SHORT) == (true, true);
     assert!((0..100).any(is_up), "{program}: nothing passes before");
-    let iptables = |words: &[&str]| run(program, "iptables", words);
+    let iptables = |words: &[&str]| edit(program, words);
     iptables(&["-P", "FORWARD", "DROP"]);
     assert_eq!(reached(SHORT), (false, false), "{program}");
-    assert_eq!(accepted(&node.driver), [(2, 0)], "{program}");
+    assert_eq!(accepted(&node.driver), [(3, 0)], "{program}");
     assert_eq!(reached(LONG), (true, true), "{program}");
     assert!(accepted(&node.driver).is_empty(), "{program}");
     // What others drop by a rule stays dropped.
     iptables(&["-A", "FORWARD", "-s", REMOTE[index], "-j", "DROP"]);
-    assert_eq!(accepted(&node.driver), [(2, 2)], "{program}");
+    assert_eq!(accepted(&node.driver), [(3, 3)], "{program}");
     assert_eq!(reached(SHORT), (false, false), "{program}");
     iptables(&["-D", "FORWARD", "-s", REMOTE[index], "-j", "DROP"]);
     assert_eq!(reached(LONG), (true, true), "{program}");
@@ -50,7 +55,7 @@ fn pass_a_policy(family: NftFamily, program: &str) {
     adopt(&unused, std::slice::from_ref(&attachment), true);
     assert!(accepted(&unused).is_empty(), "{program}");
     unused.detach(&attachment).unwrap();
-    assert_eq!(accepted(&unused), [(0, 2)], "{program}");
+    assert_eq!(accepted(&unused), [(0, 3)], "{program}");
 }
 
 #[test]
@@ -63,4 +68,30 @@ fn containers_reach_and_are_reached_where_iptables_drops_by_its_policy() {
     ] {
         in_private_netns(|| pass_a_policy(family, program));
     }
+}
+
+#[test]
+fn only_bridges_get_rules_and_one_that_leads_nowhere_only_for_itself() {
+    in_private_netns(|| {
+        let program = "iptables-nft";
+        edit(program, &["-P", "FORWARD", "DROP"]);
+        // The name is that of another device, as the node's way out.
+        ip("link add swtest0 type veth peer name swtest9");
+        let node = Node::with(&SUBNETS, |settings| {
+            settings.is_gateway = false;
+            settings.has_masquerade = false;
+        });
+        assert!(accepted(&node.driver).is_empty());
+        ip("link del swtest0");
+        assert_eq!(accepted(&node.driver), [(1, 0)]);
+        let container = Container::new("a");
+        node.driver.attach(&container.request).unwrap();
+        assert!(accepted(&node.driver).is_empty());
+        let listed = edit(program, &["-S", "FORWARD"]);
+        let rules: Vec<&str> = listed.lines().skip(1).collect();
+        assert_eq!(
+            rules,
+            ["-A FORWARD -i swtest0 -o swtest0 -m comment --comment switchyard -j ACCEPT"]
+        );
+    });
 }

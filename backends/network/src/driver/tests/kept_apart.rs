@@ -111,7 +111,7 @@ fn elements_follow_the_settings_of_the_next_process() {
                 ..node.driver.settings.clone()
             };
             let driver = BridgeDriver::new(settings, Arc::new(tables)).unwrap();
-            driver.keep();
+            driver.keep().unwrap();
             driver.tables.restore().unwrap();
             for family in NftFamily::ALL {
                 let found = elements_of(family);

@@ -229,6 +229,9 @@ fn containers_are_connected_again_if_their_bridge_was_deleted() {
         let server = first.serving(NftFamily::Ip4);
         let to = SocketAddr::new("10.88.0.1".parse().unwrap(), SERVED);
         assert!(server.tcp(to, &here, LONG).is_some());
+        // By which they reach their own published ports.
+        let ports = run("bridge", "iproute2", &["-details", "link", "show"]);
+        assert_eq!(ports.matches("hairpin on").count(), 2, "{ports}");
     });
 }
 

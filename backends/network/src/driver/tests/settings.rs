@@ -1,6 +1,8 @@
 //! Many ports, limits of bandwidth, IPv6 that is disabled, a device that is no bridge, and what the kernel has.
 
 use super::*;
+use crate::netlink::{IpFamily, is_forwarding};
+use crate::testing::hosts::set;
 
 #[test]
 fn hundreds_of_ports_are_published_for_one_container() {
@@ -100,8 +102,83 @@ fn device_of_another_kind_is_no_bridge() {
         let node = Node::new(&SUBNETS[..1]);
         ip("link add swtest0 type veth peer name swtest1");
         let container = Container::new("a");
-        let error = node.driver.attach(&container.request).unwrap_err();
-        assert!(error.to_string().contains("of the kind veth"), "{error}");
+        let attached = node.driver.attach(&container.request).map(drop);
+        for result in [attached, node.driver.check_device()] {
+            let error = result.unwrap_err();
+            assert!(error.to_string().contains("of the kind veth"), "{error}");
+        }
         assert!(node.in_use().is_empty());
+        ip("link del swtest0");
+        node.driver.check_device().unwrap();
+        node.driver.attach(&container.request).unwrap();
+        node.driver.check_device().unwrap();
     });
+}
+
+#[test]
+fn no_bridge_is_made_for_a_container_that_is_gone() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS[..1]);
+        let mut container = Container::new("a");
+        container.request.netns = "/nowhere/netns".into();
+        let error = node.driver.attach(&container.request).unwrap_err();
+        assert!(error.to_string().contains("/nowhere/netns"), "{error}");
+        assert!(error.is_undone() && node.in_use().is_empty());
+        assert!(!links().contains("swtest0"), "{}", links());
+    });
+}
+
+#[test]
+fn bridge_that_was_there_before_gets_the_mtu_that_is_set() {
+    in_private_netns(|| {
+        ip("link add swtest0 mtu 1500 type bridge");
+        for (mtu, shown) in [(None, 1500), (Some(1400), 1400), (Some(1460), 1460)] {
+            let node = Node::with(&SUBNETS, |settings| settings.mtu = mtu);
+            node.driver.attach(&Container::new("a").request).unwrap();
+            let bridge = run("ip", "iproute2", &["link", "show", "swtest0"]);
+            assert!(bridge.contains(&format!(" mtu {shown} ")), "{bridge}");
+        }
+    });
+}
+
+/// The kernel forgets what routers have told an interface as soon as it forwards, unless it is set to listen all the same.
+#[test]
+fn node_keeps_what_it_learns_from_routers() {
+    let learnt = " valid_lft 1000 preferred_lft 1000";
+    for (accept_ra, lifetime, subnets, is_refused) in [
+        ("1", learnt, &SUBNETS[..], true),
+        ("1", learnt, &SUBNETS[1..], true),
+        ("2", learnt, &SUBNETS[..], false),
+        // Programs of the node listen to routers.
+        ("0", learnt, &SUBNETS[..], false),
+        ("1", "", &SUBNETS[..], false),
+        ("1", learnt, &SUBNETS[..1], false),
+    ] {
+        in_private_netns(|| {
+            let node = Node::new(subnets);
+            set("ipv6/conf/all/forwarding", "0");
+            ip("link add uplink type veth peer name router");
+            ip("link set router up");
+            ip("link set uplink up");
+            set("ipv6/conf/uplink/accept_ra", accept_ra);
+            ip(&format!(
+                "addr add 2001:db8:5::7/64 dev uplink nodad{lifetime}"
+            ));
+            let attached = node.driver.attach(&Container::new("a").request);
+            let forwards = is_forwarding(IpFamily::V6).unwrap();
+            match attached {
+                Ok(_) => {
+                    assert!(!is_refused, "{accept_ra} {lifetime:?}");
+                    assert_eq!(forwards, subnets.contains(&SUBNETS[1]));
+                }
+                Err(error) => {
+                    let text = error.to_string();
+                    assert!(is_refused && text.contains("uplink/accept_ra=2"), "{text}");
+                    assert!(!forwards && node.in_use().is_empty());
+                    set("ipv6/conf/uplink/accept_ra", "2");
+                    node.driver.attach(&Container::new("b").request).unwrap();
+                }
+            }
+        });
+    }
 }

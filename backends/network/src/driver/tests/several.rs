@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::addresses::RangeLimits;
+use crate::testing::hosts::set;
 
 /// A second bridge beside that of the node, on the same tables.
 fn beside(node: &Node, name: &str, subnets: &[&str]) -> BridgeDriver {
@@ -127,7 +128,7 @@ fn bridge_that_is_no_gateway_connects_its_containers_alone() {
             assert!(client.tcp(to, &server, LONG).is_some(), "{to}");
         }
         let on_bridge = run("ip", "iproute2", &["addr", "show", "dev", "swtest0"]);
-        for beginning in ["10.88.0.", "fd00:88::"] {
+        for beginning in ["10.88.0.", "fd00:88::", "fe80"] {
             assert!(!on_bridge.contains(beginning), "{on_bridge}");
         }
         for family in ["-4", "-6"] {
@@ -137,6 +138,47 @@ fn bridge_that_is_no_gateway_connects_its_containers_alone() {
         let is_masqueraded = |element: &Element| matches!(element, Element::Masqueraded(_));
         assert!(!elements_of(NftFamily::Ip4).iter().any(is_masqueraded));
     });
+}
+
+/// Containers may send what they like, also to the bridge itself: the node would pass it on, with the container's own address.
+fn pass_nothing_on(family: NftFamily) {
+    for file in ["ipv4/conf/all/rp_filter", "ipv4/conf/default/rp_filter"] {
+        set(file, "0");
+    }
+    for file in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
+        set(file, "1");
+    }
+    let node = Node::with(&SUBNETS, |settings| {
+        settings.is_gateway = false;
+        settings.has_masquerade = false;
+    });
+    let container = Container::new("a");
+    let attached = node.driver.attach(&container.request).unwrap();
+    let remote = remote(family);
+    let index = usize::from(family == NftFamily::Ip6);
+    let (router, option) = [("10.88.0.1", "-4"), ("fd00:88::1", "-6")][index];
+    inside(&container.netns, || {
+        let bridge = attached.bridge_mac;
+        ip(&format!("neigh add {router} lladdr {bridge} dev eth0"));
+        ip(&format!(
+            "{option} route add default via {router} dev eth0 onlink"
+        ));
+    });
+    let client = container.serving(family);
+    let to = SocketAddr::new(REMOTE[index].parse().unwrap(), SERVED);
+    remote.udp.set_read_timeout(Some(SHORT)).unwrap();
+    for _ in 0..5 {
+        client.udp.send_to(b"out", to).unwrap();
+        let received = remote.udp.recv_from(&mut [0; 16]);
+        assert!(received.is_err(), "{received:?}");
+    }
+}
+
+#[test]
+fn bridge_that_is_no_gateway_passes_nothing_on() {
+    for family in NftFamily::ALL {
+        in_private_netns(|| pass_nothing_on(family));
+    }
 }
 
 #[test]
@@ -201,4 +243,137 @@ fn containers_of_a_former_subnet_go_on_beside_those_of_the_present_one() {
         assert!(!node.in_use().contains(&former), "{:?}", node.in_use());
         assert_eq!(node.in_use().len(), 1);
     });
+}
+
+#[test]
+fn bridge_that_cannot_be_had_leaves_the_tables_of_all_others_as_they_are() {
+    in_private_netns(|| {
+        let node = Node::new(&["10.88.0.0/16", "fd00:88::/64"]);
+        let first = Container::new("a");
+        node.driver.attach(&first.request).unwrap();
+        let before = shown();
+        // Once as the device of another kind.
+        ip("link add swtest9 type veth peer name swtest8");
+        for (name, subnets, expected) in [
+            (
+                "swtest1",
+                &["10.88.7.0/24"][..],
+                "10.88.7.0/24 has addresses of 10.88.0.0/16, which the bridge swtest0 has",
+            ),
+            (
+                "swtest1",
+                &["10.0.0.0/8"],
+                "10.0.0.0/8 has addresses of 10.88.0.0/16",
+            ),
+            ("swtest1", &["10.88.0.0/16"], "the bridge swtest0 has"),
+            (
+                "swtest1",
+                &["10.99.0.0/24", "fd00:88::7:0/112"],
+                "fd00:88::7:0/112 has addresses of fd00:88::/64",
+            ),
+            ("swtest9", &["10.99.0.0/24"], "of the kind veth"),
+        ] {
+            let second = beside(&node, name, subnets);
+            let container = Container::new("b");
+            let error = second.attach(&container.request).unwrap_err();
+            assert!(
+                error.to_string().contains(expected) && error.is_undone(),
+                "{error}"
+            );
+            assert!(!node.driver.tables.knows(&second), "{name}");
+            let is_made = devices().iter().any(|device| device == "swtest1");
+            assert!(!is_made, "{:?}", devices());
+            run("nft", "nftables", &["flush", "ruleset"]);
+            node.driver.tables.restore().unwrap();
+            assert_eq!(shown(), before, "{name} {subnets:?}");
+        }
+        // What did not fail can be had beside it.
+        let second = beside(&node, "swtest1", &["10.99.0.0/24"]);
+        second.attach(&Container::new("b").request).unwrap();
+    });
+}
+
+/// As the daemon of before has left them: the tables can be restored all the same.
+#[test]
+fn bridges_on_record_with_addresses_in_common_do_not_keep_tables_from_being_restored() {
+    in_private_netns(|| {
+        let node = Node::new(&["10.88.0.0/16"]);
+        ip("link add swtest0 type bridge");
+        ip("link add swtest1 type bridge");
+        let second = beside(&node, "swtest1", &["10.88.7.0/24"]);
+        for (driver, id) in [(&node.driver, "a"), (&second, "b")] {
+            adopt(driver, &[Container::new(id).attachment(None)], true);
+        }
+        node.driver.tables.restore().unwrap();
+        assert!(!node.driver.tables.knows(&second));
+        assert!(shown().iter().any(|element| element.contains("swtest0")));
+    });
+}
+
+#[test]
+fn table_of_a_family_that_no_bridge_has_any_more_is_not_made_again() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS[..1]);
+        let first = Container::new("a");
+        node.driver.attach(&first.request).unwrap();
+        let second = beside(&node, "swtest1", &["10.99.0.0/24", SUBNETS[1]]);
+        let with_both = beside(&node, "swtest0", &[SUBNETS[0], "fd00:99::/64"]);
+        let is_known = || [&node.driver, &with_both, &second].map(|one| one.tables.knows(one));
+        assert_eq!(is_known(), [true, false, false]);
+        let container = Container::new("b");
+        let attached = second.attach(&container.request).unwrap();
+        assert_eq!(is_known(), [true, false, true]);
+        let before = elements_of(NftFamily::Ip6).len();
+        second
+            .detach(&container.attachment(Some(&attached)))
+            .unwrap();
+        let tables = &node.driver.tables;
+        tables.forget_bridge(&second.settings.name).unwrap();
+        tables.restore().unwrap();
+        assert!(elements_of(NftFamily::Ip6).len() < before);
+        run("nft", "nftables", &["flush", "ruleset"]);
+        tables.restore().unwrap();
+        assert!(!shown().is_empty());
+        let mut kernel = NftTables::open(TableName::default()).unwrap();
+        assert!(kernel.read(NftFamily::Ip6).unwrap().is_none());
+    });
+}
+
+/// As when a node gets other addresses for its pods: else it would look on the bridge for whoever has the former ones by now.
+#[test]
+fn bridge_loses_the_address_of_a_former_subnet_unless_somebody_is_there_or_it_is_left_to_others() {
+    for (is_in_use, leaves_addresses, stays) in [
+        (false, false, false),
+        (true, false, true),
+        (false, true, true),
+    ] {
+        in_private_netns(|| {
+            let node = Node::new(&SUBNETS);
+            let former = Container::new("a");
+            let attached = node.driver.attach(&former.request).unwrap();
+            if !is_in_use {
+                let attachment = former.attachment(Some(&attached));
+                node.driver.detach(&attachment).unwrap();
+            }
+            // The next process knows nothing of it, as of a container that plugins have connected.
+            let settings = settings(node.addresses.path(), &["10.99.0.0/24", "fd00:99::/64"]);
+            let tables = Arc::new(BridgeTables::new(TableName::default()));
+            let present = BridgeDriver::new(settings, tables).unwrap();
+            let present = if leaves_addresses {
+                present
+            } else {
+                present.without_former_addresses()
+            };
+            present.attach(&Container::new("b").request).unwrap();
+            let on_bridge = run("ip", "iproute2", &["addr", "show", "dev", "swtest0"]);
+            for (address, is_there) in [
+                ("10.88.0.1/24", stays),
+                ("fd00:88::1/64", stays),
+                ("10.99.0.1/24", true),
+                ("fd00:99::1/64", true),
+            ] {
+                assert_eq!(on_bridge.contains(address), is_there, "{on_bridge}");
+            }
+        });
+    }
 }

@@ -2,6 +2,7 @@
 
 mod packets;
 mod ports;
+mod subnets;
 
 use std::cell::RefCell;
 use std::io::Write;

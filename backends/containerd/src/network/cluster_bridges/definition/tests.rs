@@ -212,3 +212,31 @@ fn configuration_list_has_the_addresses_and_an_internal_network_no_way_out() {
         (&json!([]), &Value::Null)
     );
 }
+
+#[test]
+fn default_mtu_is_one_with_which_the_kernel_has_ipv6() {
+    for (six, own, default, expected) in [
+        (false, None, 1200, json!(1200)),
+        (true, None, 1200, json!(1280)),
+        (true, None, 1279, json!(1280)),
+        (true, None, 1400, json!(1400)),
+        (true, None, 0, Value::Null),
+        (false, None, 0, Value::Null),
+        (true, Some(1300), 1200, json!(1300)),
+    ] {
+        let asked = ClusterBridge {
+            mtu: own,
+            ..if six {
+                with_ipv6("fd00:7::/64")
+            } else {
+                asked(Some("10.7.0.0/24"))
+            }
+        };
+        let list = Definition::new(&asked, free).unwrap();
+        let list = list.conflist("swy-1", Path::new("/run/a"), default);
+        assert_eq!(
+            list["plugins"][0]["mtu"], expected,
+            "{six} {own:?} {default}"
+        );
+    }
+}

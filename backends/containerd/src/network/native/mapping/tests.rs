@@ -294,6 +294,9 @@ fn bridges_have_owners_and_pods_are_reached_by_routes() {
             ("switchyard0", "", direct_routing),
             ("switchyard-pods", "kubernetes", true),
             ("swy-0123456789a", "swarm", direct_routing),
+            // Former names of the bridge of pods.
+            ("pods0", "pods0", direct_routing),
+            ("swy-pods", "swy-pods", direct_routing),
         ] {
             let plugin = json!({
                 "type": "bridge", "bridge": name, "isGateway": true, "ipMasq": true,

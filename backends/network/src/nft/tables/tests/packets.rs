@@ -1,11 +1,14 @@
 //! Packets through our rules, between hosts that are network namespaces: which of them reach which, and with which address.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 
 use super::*;
 use crate::nft::bridges::{BridgeRules, Isolation, bridge_elements};
-use crate::testing::hosts::{Host, LONG, SERVED, SHORT, ip, nodad, set};
+use crate::testing::hosts::{Host, LONG, SERVED, SHORT, inside, ip, nodad, set};
 
 /// Addresses of the hosts of a family.
 struct Plan {
@@ -335,6 +338,7 @@ fn rules_of(plan: &Plan, owners: [&str; 2]) -> Vec<BridgeRules> {
         name: bridge(name),
         owner: owner.to_owned(),
         subnets: vec![NftSubnet::new(router.parse().unwrap(), plan.bits).unwrap()],
+        is_gateway: true,
         masquerade: true,
         direct_routing: true,
     };
@@ -403,5 +407,85 @@ fn reach_by_isolation(family: NftFamily, plan: &Plan) {
 fn bridges_reach_each_other_by_isolation_owner_and_pair() {
     for (family, plan) in &PLANS {
         in_private_netns(|| reach_by_isolation(*family, plan));
+    }
+}
+
+/// Whether a host gets an answer of ICMP that nobody has asked for, which belongs to no connection.
+fn gets_unasked(family: NftFamily, hosts: [&Host; 2], to: IpAddr, limit: Duration) -> bool {
+    let (domain, protocol, answer, header): (_, _, [u8; 8], usize) = match family {
+        NftFamily::Ip4 => (
+            AddressFamily::Inet,
+            SockProtocol::Icmp,
+            [0, 0, 0xff, 0xff, 0, 0, 0, 0],
+            20,
+        ),
+        // The kernel sets the checksum.
+        NftFamily::Ip6 => (
+            AddressFamily::Inet6,
+            SockProtocol::IcmpV6,
+            [129, 0, 0, 0, 0, 0, 0, 0],
+            0,
+        ),
+        NftFamily::Bridge => unreachable!("a plan is of addresses"),
+    };
+    let open = || socket(domain, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol).unwrap();
+    let [client, server] = hosts.map(|host| UdpSocket::from(inside(&host.netns, open)));
+    server.set_read_timeout(Some(SHORT)).unwrap();
+    let mut buffer = [0; 256];
+    let end = Instant::now() + limit;
+    while Instant::now() < end {
+        let _ = client.send_to(&answer, (to, 0));
+        let received = server.recv(&mut buffer).unwrap_or_default();
+        if buffer[..received].get(header) == answer.first() {
+            return true;
+        }
+    }
+    false
+}
+
+/// Packets of connections that the kernel knows, and of others: those that a rule of others says are none, and answers without a question.
+fn stay_apart_without_a_connection(family: NftFamily, plan: &Plan) {
+    let lab = Lab::new(family, plan);
+    let mut tables = NftTables::open(TableName::default()).unwrap();
+    let address: IpAddr = plan.second[1].parse().unwrap();
+    let to = SocketAddr::new(address, SERVED);
+    for is_tracked in [true, false] {
+        if !is_tracked {
+            let table = family.name();
+            let hook = "{ type filter hook prerouting priority -300; }";
+            nft(&["add", "table", table, "other"]);
+            nft(&["add", "chain", table, "other", "early", hook]);
+            nft(&["add", "rule", table, "other", "early", "notrack"]);
+        }
+        for (isolation, allow, is_reached) in [
+            (Isolation::None, vec![], true),
+            (Isolation::Bridge, vec![], false),
+            (
+                Isolation::Bridge,
+                vec![(bridge("sw0"), bridge("sw1"))],
+                true,
+            ),
+            (Isolation::Owner, vec![], false),
+        ] {
+            let elements = bridge_elements(&rules_of(plan, ["nomad", "swarm"]), isolation, &allow);
+            tables.restore(family, &elements).unwrap();
+            let limit = if is_reached { LONG } else { SHORT };
+            let reached = [
+                lab.first.tcp(to, &lab.second, limit).is_some(),
+                lab.first.udp(to, &lab.second, limit).is_some(),
+                gets_unasked(family, [&lab.first, &lab.second], address, limit),
+            ];
+            assert_eq!(
+                reached, [is_reached; 3],
+                "{isolation:?} {allow:?}, is tracked: {is_tracked}"
+            );
+        }
+    }
+}
+
+#[test]
+fn bridges_are_kept_apart_from_packets_without_a_connection_too() {
+    for (family, plan) in &PLANS {
+        in_private_netns(|| stay_apart_without_a_connection(*family, plan));
     }
 }

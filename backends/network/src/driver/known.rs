@@ -1,0 +1,126 @@
+//! What is known of one bridge: what the tables need of it, and whether this process has set it up.
+
+use std::collections::BTreeSet;
+
+use crate::nft::{BridgeRules, NftSubnet};
+
+/// A bridge whose elements are in the tables.
+#[derive(Debug, Clone)]
+pub(super) struct KnownBridge {
+    pub(super) rules: BridgeRules,
+    /// Whether tables are kept for it also while nothing is attached.
+    pub(super) is_kept: bool,
+    /// The index of the device whose settings were made by this process.
+    pub(super) device: Option<u32>,
+}
+
+// === impl KnownBridge ===
+
+impl KnownBridge {
+    pub(super) fn new(rules: &BridgeRules) -> Self {
+        Self {
+            rules: with_subnets(rules, &[]),
+            is_kept: false,
+            device: None,
+        }
+    }
+
+    /// Takes over other rules of the same bridge. Containers may still have addresses of the subnets of before, which stay.
+    pub(super) fn change(&mut self, rules: &BridgeRules) {
+        if !self.has(rules) {
+            self.rules = with_subnets(rules, &self.rules.subnets);
+            self.device = None;
+        }
+    }
+
+    /// Returns whether it has all of these rules.
+    pub(super) fn has(&self, rules: &BridgeRules) -> bool {
+        with_subnets(rules, &self.rules.subnets) == self.rules
+    }
+
+    /// The subnet with some of these addresses, if it has any.
+    pub(super) fn overlap(&self, subnet: &NftSubnet) -> Option<NftSubnet> {
+        let mut subnets = self.rules.subnets.iter().copied();
+        subnets.find(|own| own.overlaps(subnet))
+    }
+}
+
+/// The rules of a bridge with more subnets. Of two subnets with addresses in common one is a part of the other one: a table has the larger.
+fn with_subnets(rules: &BridgeRules, more: &[NftSubnet]) -> BridgeRules {
+    let all: BTreeSet<NftSubnet> = rules.subnets.iter().chain(more).copied().collect();
+    let is_part = |one: &NftSubnet| all.iter().any(|other| one.is_part_of(other));
+    BridgeRules {
+        subnets: all.iter().filter(|one| !is_part(one)).copied().collect(),
+        ..rules.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nft::BridgeName;
+
+    /// Addresses of a pool may change while containers have some of the former one.
+    #[test]
+    fn subnets_of_before_stay_beside_those_that_they_have_no_address_in_common_with() {
+        let subnets = |texts: &[&str]| -> Vec<NftSubnet> {
+            let subnet = |text: &&str| {
+                let (address, prefix) = text.split_once('/').unwrap();
+                NftSubnet::new(address.parse().unwrap(), prefix.parse().unwrap()).unwrap()
+            };
+            texts.iter().map(subnet).collect()
+        };
+        let rules = |texts: &[&str]| BridgeRules {
+            name: BridgeName::new("pods0").unwrap(),
+            owner: String::new(),
+            subnets: subnets(texts),
+            is_gateway: true,
+            masquerade: true,
+            direct_routing: true,
+        };
+        for (before, after, expected, is_changed) in [
+            (
+                &["10.1.0.0/24"][..],
+                &["10.1.0.0/24"][..],
+                &["10.1.0.0/24"][..],
+                false,
+            ),
+            (
+                &["fd00::/64", "10.1.0.0/24"],
+                &["10.1.0.0/24", "fd00::/64"],
+                &["10.1.0.0/24", "fd00::/64"],
+                false,
+            ),
+            (
+                &["10.1.0.0/24"],
+                &["10.2.0.0/24"],
+                &["10.1.0.0/24", "10.2.0.0/24"],
+                true,
+            ),
+            (&["10.1.0.0/24"], &["10.1.0.0/16"], &["10.1.0.0/16"], true),
+            (&["10.1.0.0/16"], &["10.1.7.0/24"], &["10.1.0.0/16"], false),
+            (
+                &["10.1.0.0/16"],
+                &["10.1.7.0/24", "10.1.8.0/24"],
+                &["10.1.0.0/16"],
+                false,
+            ),
+            (
+                &["10.1.0.0/24"],
+                &["fd00::/64"],
+                &["10.1.0.0/24", "fd00::/64"],
+                true,
+            ),
+        ] {
+            let mut known = KnownBridge::new(&rules(before));
+            known.device = Some(7);
+            known.change(&rules(after));
+            assert_eq!(
+                known.rules.subnets,
+                subnets(expected),
+                "{before:?} {after:?}"
+            );
+            assert_eq!(known.device.is_none(), is_changed, "{before:?} {after:?}");
+        }
+    }
+}
