@@ -253,6 +253,50 @@ async fn ports_of_a_stopped_sandbox_are_waited_for_while_its_network_is_released
     );
 }
 
+/// A removal that takes long, as that of a large snapshot, holds no port: neither for who asks before it begins, nor for who
+/// asks behind that, nor if nobody asks.
+#[tokio::test]
+async fn ports_of_a_sandbox_that_is_being_removed_are_free_when_its_network_is_released() {
+    for (before, behind) in [(true, false), (false, true), (true, true), (false, false)] {
+        let node = FakeNode::new().await;
+        let pod = spec(Owner::Kubernetes, "pod", &[80, 81]);
+        let id = node.scope.sandboxes().create(pod).await.unwrap().id;
+        let left = node.fake.hold(Method::NetworkReleased);
+        let snapshots = node.fake.hold(Method::RemoveSandbox);
+        node.scope.sandboxes().stop(&id.to_string()).await.unwrap();
+        let ask = |is_asked: bool, port: u16| {
+            let scope = nomad(&node);
+            tokio::spawn(async move {
+                if is_asked {
+                    let web = spec(Owner::Nomad, &format!("web-{port}"), &[port]);
+                    scope.sandboxes().create(web).await.unwrap();
+                }
+            })
+        };
+        let first = ask(before, 80);
+        for _ in 0..1000 {
+            tokio::task::yield_now().await;
+        }
+        let scope = node.scope.clone();
+        let removal = tokio::spawn(async move { scope.sandboxes().remove(&id.to_string()).await });
+        snapshots.arrived(1).await;
+        let second = ask(behind, 81);
+        // Whoever does not wait would have been answered by now.
+        for _ in 0..1000 {
+            tokio::task::yield_now().await;
+        }
+        left.release();
+        first.await.unwrap();
+        second.await.unwrap();
+        let held = usize::from(before) + usize::from(behind);
+        until(|| node.gateway.claims().report().ports.len() == held).await;
+        let sandbox = node.scope.sandboxes().find(&id.to_string()).unwrap();
+        assert_eq!(sandbox.state, SandboxState::Removing, "{before} {behind}");
+        snapshots.release();
+        removal.await.unwrap().unwrap();
+    }
+}
+
 /// The clock stands still: nobody waits for real time.
 #[tokio::test(start_paused = true)]
 async fn ports_whose_network_is_not_released_in_time_are_refused_with_their_holder() {

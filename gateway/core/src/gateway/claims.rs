@@ -151,10 +151,12 @@ impl Claims {
         }
     }
 
-    /// Returns whether there is a sandbox with this id that is stopped.
+    /// Returns whether there is a sandbox with this id that is stopped, as is one that is being removed.
     fn is_stopped(&self, id: SandboxId) -> bool {
+        let is_stopped =
+            |state: &SandboxState| matches!(state, SandboxState::Stopped | SandboxState::Removing);
         let sandbox = self.context.table.sandbox(id);
-        sandbox.is_some_and(|sandbox| sandbox.state == SandboxState::Stopped)
+        sandbox.is_some_and(|sandbox| is_stopped(&sandbox.state))
     }
 
     /// Releases the ports of a sandbox whose network is released, unless it is being started again: then they are those of
