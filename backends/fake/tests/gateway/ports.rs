@@ -1,5 +1,5 @@
 //! A host port is assigned to one pod at a time, from before its sandbox is created until its network is
-//! released.
+//! released. Who waits for that is in `port_waits`.
 
 use switchyard_contract::refused;
 use switchyard_core::backend::Backend;
@@ -13,7 +13,7 @@ use switchyard_fake::Method;
 
 use crate::node::{FakeNode, until};
 
-fn spec(owner: Owner, name: &str, ports: &[u16]) -> SandboxSpec {
+pub(crate) fn spec(owner: Owner, name: &str, ports: &[u16]) -> SandboxSpec {
     let ports = ports
         .iter()
         .map(|port| HostPort {
@@ -32,7 +32,7 @@ fn spec(owner: Owner, name: &str, ports: &[u16]) -> SandboxSpec {
     }
 }
 
-fn nomad(node: &FakeNode) -> Scope {
+pub(crate) fn nomad(node: &FakeNode) -> Scope {
     node.gateway.scope(Owner::Nomad)
 }
 

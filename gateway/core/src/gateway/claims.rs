@@ -111,17 +111,12 @@ impl Claims {
         refusal.into()
     }
 
-    /// Claims the host ports of a sandbox, and calls `begin`: nobody sees the one without the other. Ports of a stopped
-    /// sandbox whose network is still being released are waited for.
+    /// Claims the host ports of a sandbox that is being created or started. Ports of a stopped sandbox whose network is
+    /// still being released are waited for.
     ///
     /// # Errors
-    /// `FailedPrecondition` if another holder has one of them; that of `begin`. None is claimed then.
-    pub(super) async fn claim_ports(
-        &self,
-        id: SandboxId,
-        spec: &SandboxSpec,
-        begin: impl Fn() -> Result<()> + Send + Sync,
-    ) -> Result<()> {
+    /// `FailedPrecondition` if another holder has one of them. Then the sandbox holds what it held before.
+    pub(super) async fn claim_ports(&self, id: SandboxId, spec: &SandboxSpec) -> Result<()> {
         let holder = PortHolder {
             owner: spec.meta.owner,
             name: spec.meta.name.clone(),
@@ -129,14 +124,9 @@ impl Claims {
         };
         let deadline = Instant::now() + RELEASE_LIMIT;
         loop {
-            let refusal = {
-                let mut ledger = self.ledger();
-                match ledger.ports.claim(id, holder.clone()) {
-                    Ok(()) => {
-                        return begin().inspect_err(|_| ledger.ports.release(id));
-                    }
-                    Err(refusal) => refusal,
-                }
+            let claimed = self.ledger().ports.claim(id, holder.clone());
+            let Err(refusal) = claimed else {
+                return Ok(());
             };
             let other = refusal.holder.as_ref().and_then(|holder| holder.sandbox);
             let Some(other) = other.filter(|other| self.is_stopped(*other)) else {
