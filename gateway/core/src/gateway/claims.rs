@@ -112,7 +112,8 @@ impl Claims {
     }
 
     /// Claims the host ports of a sandbox that is being created or started. Ports of a stopped sandbox whose network is
-    /// still being released are waited for.
+    /// still being released are waited for, also those that both may have, as attempts of one pod: until then packets
+    /// reach the stopped one. Those it gets all the same, if that takes too long.
     ///
     /// # Errors
     /// `FailedPrecondition` if another holder has one of them. Then the sandbox holds what it held before.
@@ -123,6 +124,12 @@ impl Claims {
             claims: spec.host_ports.clone(),
         };
         let deadline = Instant::now() + RELEASE_LIMIT;
+        let sharing = self.ledger().ports.sharing(id, &holder);
+        for other in sharing {
+            if self.is_stopped(other) {
+                self.wait_for_ports_of(other, deadline).await;
+            }
+        }
         loop {
             let claimed = self.ledger().ports.claim(id, holder.clone());
             let Err(refusal) = claimed else {
@@ -132,13 +139,21 @@ impl Claims {
             let Some(other) = other.filter(|other| self.is_stopped(*other)) else {
                 return Err(self.record_refusal(refusal));
             };
-            let released = self.context.backend.wait_network_released(other);
-            let released = plain_step("wait_for_ports", timeout_at(deadline, released)).await;
-            if released.is_err() {
+            if !self.wait_for_ports_of(other, deadline).await {
                 return Err(self.record_refusal(refusal));
             }
-            self.release_ports_of_stopped(other);
         }
+    }
+
+    /// Waits until the network of a stopped sandbox is released, and releases its ports. Returns whether that was in time.
+    async fn wait_for_ports_of(&self, stopped: SandboxId, deadline: Instant) -> bool {
+        let released = self.context.backend.wait_network_released(stopped);
+        let released = timeout_at(deadline, released);
+        let is_released = plain_step("wait_for_ports", released).await.is_ok();
+        if is_released {
+            self.release_ports_of_stopped(stopped);
+        }
+        is_released
     }
 
     /// Returns whether there is a sandbox with this id that is stopped, as is one that is being removed.
