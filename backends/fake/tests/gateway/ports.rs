@@ -307,7 +307,13 @@ async fn ports_whose_network_is_not_released_in_time_are_refused_with_their_hold
     node.scope.sandboxes().stop(&id.to_string()).await.unwrap();
     let web = || spec(Owner::Nomad, "web", &[80]);
     let error = nomad(&node).sandboxes().create(web()).await.unwrap_err();
-    assert!(error.report().contains("pod of kubernetes"), "{error}");
+    assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
+    let text = error.report();
+    let why = format!("the network of sandbox {id}, which is stopped, was not released within 20s");
+    assert!(
+        text.contains("pod of kubernetes") && text.contains(&why),
+        "{text}"
+    );
     // A start of the same sandbox has them, and keeps them when the network is released.
     node.scope.sandboxes().start(id, pod).await.unwrap();
     left.release();

@@ -140,7 +140,10 @@ impl Claims {
                 return Err(self.record_refusal(refusal));
             };
             if !self.wait_for_ports_of(other, deadline).await {
-                return Err(self.record_refusal(refusal));
+                let why = format!(
+                    "the network of sandbox {other}, which is stopped, was not released within {RELEASE_LIMIT:?}: the log says under this id what fails"
+                );
+                return Err(self.record_refusal(refusal).context(why));
             }
         }
     }
