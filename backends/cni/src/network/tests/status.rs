@@ -1,6 +1,7 @@
 //! STATUS and GC, which are about the network and not about an attachment.
 
 use super::*;
+use crate::verb::GC_OF;
 
 #[tokio::test]
 async fn status_is_asked_of_each_plugin_until_one_refuses() {
@@ -111,5 +112,25 @@ async fn gc_is_run_by_each_plugin_with_the_attachments_that_stay() {
         ]);
         assert_eq!(given["cni.dev/valid-attachments"], stay);
         assert_eq!(bench.env("two", "GC", "CNI_CONTAINERID"), None);
+    }
+}
+
+#[tokio::test]
+async fn gc_says_whose_it_is_and_no_other_command_does() {
+    let bench = Bench::new();
+    bench.good("one", "10.0.0.2/24");
+    let mut network = bench.network(&list("1.1.0", &["one"]));
+    network.gc(&[]).await.unwrap();
+    assert_eq!(bench.env("one", "GC", GC_OF), None, "nobody has said it");
+    network.plugins = network.plugins.of_instance(Path::new("/run/some where"));
+    network.gc(&[]).await.unwrap();
+    network.status().await.unwrap();
+    network.del(&attachment(), None).await.unwrap();
+    for (verb, expected) in [
+        ("GC", Some("/run/some where")),
+        ("STATUS", None),
+        ("DEL", None),
+    ] {
+        assert_eq!(bench.env("one", verb, GC_OF).as_deref(), expected, "{verb}");
     }
 }
