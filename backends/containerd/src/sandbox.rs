@@ -410,9 +410,7 @@ impl Sandboxes {
         } else {
             SandboxChange::Released
         };
-        self.table
-            .lock()
-            .insert(id, Arc::new(entry.changed(change)));
+        self.table.change(id, change);
         if is_behind {
             let release = SandboxRelease::new(self, id);
             self.cleanup.spawn(Box::new(release), &self.tracker);
@@ -448,17 +446,8 @@ impl Sandboxes {
             return Ok(());
         }
         self.disconnect_sandbox(id).await?;
-        self.mark_released(id);
+        self.table.change(id, SandboxChange::Released);
         Ok(())
-    }
-
-    /// Notes that a sandbox is released. Its removal may have been recorded since its entry was read.
-    fn mark_released(&self, id: SandboxId) {
-        let mut table = self.table.lock();
-        let now = table.get(&id);
-        if let Some(now) = now.map(|now| now.changed(SandboxChange::Released)) {
-            table.insert(id, Arc::new(now));
-        }
     }
 
     /// Records that a sandbox is being removed.
@@ -481,9 +470,7 @@ impl Sandboxes {
                 "a removal begins, but that cannot be recorded",
             );
         }
-        self.table
-            .lock()
-            .insert(id, Arc::new(entry.changed(SandboxChange::RemovalRecorded)));
+        self.table.change(id, SandboxChange::RemovalRecorded);
         self.context.faults.reach(CrashPoint::SandboxDoomed)
     }
 
@@ -509,7 +496,11 @@ impl Sandboxes {
     /// if that fails.
     async fn quiet_sandbox(&self, id: SandboxId, entry: &SandboxEntry) -> Result<()> {
         let _turn = self.releases.lock(id).await;
-        self.unreleased.add(id);
+        // A release of an earlier stop may have ended meanwhile: nothing follows then that would say so.
+        let now = self.table.get(id);
+        if !now.is_ok_and(|now| now.lifecycle.is_released()) {
+            self.unreleased.add(id);
+        }
         let ended = self.end_process(id, Some(entry)).await;
         self.context.faults.reach(CrashPoint::SandboxInfraEnded)?;
         let quiet = ended.and(self.unmount_sandbox(id).await);

@@ -215,8 +215,7 @@ impl Recovery {
         }
         self.sandboxes.unreleased.add(id);
         plan.recovered.remnants.extend(claims::remnant(id, &entry));
-        let ending = entry.changed(SandboxChange::InfraEnded);
-        self.sandboxes.table.lock().insert(id, Arc::new(ending));
+        self.sandboxes.table.change(id, SandboxChange::InfraEnded);
         plan.cleanup
             .push(Box::new(SandboxRelease::new(&self.sandboxes, id)));
     }
