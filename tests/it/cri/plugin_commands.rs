@@ -88,7 +88,9 @@ fn gc_is_told_the_pods_of_the_daemon_at_a_start_if_the_configuration_asks_for_it
     let valid = || {
         let text = fs::read_to_string(dir.join("GC")).unwrap_or_default();
         let given: Value = serde_json::from_str(&text).unwrap_or_default();
-        given.get("cni.dev/valid-attachments").cloned()
+        let valid = given.get("cni.dev/valid-attachments").cloned();
+        assert_eq!(given.get("cni.dev/attachments").cloned(), valid);
+        valid
     };
     assert!(
         eventually(LIMIT, || valid() == Some(json!([]))),

@@ -91,6 +91,7 @@ async fn gc_is_run_by_each_plugin_with_the_attachments_that_stay() {
         conf["disableGC"] = disabled.into();
         // What is in the configuration under such a key is not the runtime's.
         conf["plugins"][1]["cni.dev/valid-attachments"] = json!([]);
+        conf["plugins"][1]["cni.dev/attachments"] = json!([]);
         let valid = [
             ("c0ffee".to_owned(), "eth0".to_owned()),
             ("decaf".to_owned(), "net1".to_owned()),
@@ -111,6 +112,7 @@ async fn gc_is_run_by_each_plugin_with_the_attachments_that_stay() {
             { "containerID": "decaf", "ifname": "net1" },
         ]);
         assert_eq!(given["cni.dev/valid-attachments"], stay);
+        assert_eq!(given["cni.dev/attachments"], stay, "the former key");
         assert_eq!(bench.env("two", "GC", "CNI_CONTAINERID"), None);
     }
 }
