@@ -235,19 +235,18 @@ impl Sandboxes {
             // plugin runs.
             let (pinned, planned) =
                 tokio::join!(step("create_namespaces", pin), step("plan_network", plan));
-            pinned?;
-            let attached = self.connect(id, spec, planned?, &dirs, &wanted_ips);
+            let ((), planned) = both(id, pinned, planned)?;
+            let attached = self.connect(id, spec, planned, &dirs, &wanted_ips);
             let early = record.infra && !needs_network;
             let infra = self.start_infra_if(early, id, spec, made);
             let (ips, infra) = tokio::join!(attached, infra);
-            Ok::<_, Error>((ips?, infra?))
+            both(id, ips, infra)
         };
         create_private_dir(&dirs.state).await?;
         // Both run to their end even if one fails, so that the rollback does not race with either.
         let (filed, connected) = tokio::join!(step("write_files", files), connected);
-        let (ips, early) = connected?;
+        let ((ips, early), ()) = both(id, connected, filed)?;
         entry.record.ips = ips;
-        filed?;
         self.write_address_files(id, spec, entry).await?;
         self.context.faults.reach(CrashPoint::SandboxHosts)?;
         entry.label_files(&self.context.host).await?;
@@ -312,7 +311,7 @@ impl Sandboxes {
             files::write_resolv_conf(id, dirs, spec, record, host, configured),
             files::write_hosts(dirs, spec, record, &bridge, host),
         );
-        resolv_conf.and(hosts)
+        both(id, resolv_conf, hosts).map(drop)
     }
 
     /// Writes the container object of a new sandbox.
@@ -591,6 +590,19 @@ impl Sandboxes {
             spec.hostname.clone()
         } else {
             self.context.host_name.clone()
+        }
+    }
+}
+
+/// The results of two works on a sandbox that ran beside each other. If both failed, it is the error of the first, and the log has
+/// that of the second, which nobody would hear of.
+fn both<A, B>(id: SandboxId, first: Result<A>, second: Result<B>) -> Result<(A, B)> {
+    match (first, second) {
+        (Ok(first), Ok(second)) => Ok((first, second)),
+        (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
+        (Err(error), Err(other)) => {
+            tracing::warn!(sandbox = %id, error = other.report(), "a sandbox cannot be made: this failed beside what its client is told");
+            Err(error)
         }
     }
 }
