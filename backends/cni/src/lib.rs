@@ -49,7 +49,7 @@ pub use journalled::{del_saved, remove_journal, save_for_driver, save_result};
 pub use network::{CheckOutcome, Network};
 pub use plugin::{Limits, PluginObserver, Plugins, RunEnd};
 pub use result::{CniResult, Interface, IpConfig, IpNet, ResultDns, Route};
-pub use verb::Verb;
+pub use verb::{GC_OF, Verb};
 pub use version::SpecVersion;
 
 /// The maximum of threads for blocking calls that [`Plugins`] of one process take: those that look up and start plugins,

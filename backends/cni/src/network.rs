@@ -18,8 +18,9 @@ use crate::verb::Verb;
 
 /// The key of the result of the plugin before, or of ADD.
 const PREVIOUS_RESULT: &str = "prevResult";
-/// The key of the attachments that GC leaves alone.
-const VALID_ATTACHMENTS: &str = "cni.dev/valid-attachments";
+/// The keys of the attachments that GC leaves alone. The second one is that of an earlier text of the specification: a plugin
+/// that was written by it would take all attachments for left over.
+const VALID_ATTACHMENTS: [&str; 2] = ["cni.dev/valid-attachments", "cni.dev/attachments"];
 
 /// A network that containers can be attached to. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -143,7 +144,7 @@ impl Network {
                 (false, previous) => {
                     let previous = previous.map(|result| (PREVIOUS_RESULT, result));
                     let output = self
-                        .call(plugin, Verb::Add, Some(attachment), previous)
+                        .call(plugin, Verb::Add, Some(attachment), previous.as_slice())
                         .await?;
                     reach(CrashPoint::PluginAdded);
                     CniResult::parse(&output, version)
@@ -207,8 +208,8 @@ impl Network {
             return Ok(CheckOutcome::Disabled);
         }
         for plugin in self.programs() {
-            let made = Some((PREVIOUS_RESULT, &result.raw));
-            self.call(plugin, Verb::Check, Some(attachment), made)
+            let made = [(PREVIOUS_RESULT, &result.raw)];
+            self.call(plugin, Verb::Check, Some(attachment), &made)
                 .await?;
         }
         Ok(CheckOutcome::Passed)
@@ -236,7 +237,7 @@ impl Network {
         let mut first = Ok(());
         for plugin in self.programs().rev() {
             match self
-                .call(plugin, Verb::Del, Some(attachment), previous)
+                .call(plugin, Verb::Del, Some(attachment), previous.as_slice())
                 .await
             {
                 Ok(_) => {}
@@ -263,7 +264,7 @@ impl Network {
             return Ok(());
         }
         for plugin in self.programs() {
-            match self.call(plugin, Verb::Status, None, None).await {
+            match self.call(plugin, Verb::Status, None, &[]).await {
                 Ok(_) => {}
                 Err(error) if error.is_no_failure_of(Verb::Status) => {}
                 Err(error) => return Err(error),
@@ -289,10 +290,10 @@ impl Network {
             .iter()
             .map(|(id, ifname)| json!({ "containerID": id, "ifname": ifname }))
             .collect();
+        let added = VALID_ATTACHMENTS.map(|key| (key, &valid));
         let mut first = Ok(());
         for plugin in self.programs() {
-            let added = Some((VALID_ATTACHMENTS, &valid));
-            match self.call(plugin, Verb::Gc, None, added).await {
+            match self.call(plugin, Verb::Gc, None, &added).await {
                 Ok(_) => {}
                 Err(error) if error.is_no_failure_of(Verb::Gc) => {}
                 Err(error) if first.is_ok() => first = Err(error),
@@ -304,13 +305,13 @@ impl Network {
         first
     }
 
-    /// Runs a plugin. `added` is a key that the command adds to the configuration.
+    /// Runs a plugin. `added` are the keys that the command adds to the configuration.
     async fn call(
         &self,
         plugin: &PluginConf,
         verb: Verb,
         attachment: Option<&Attachment>,
-        added: Option<(&str, &Value)>,
+        added: &[(&str, &Value)],
     ) -> Result<Vec<u8>, Error> {
         let config = self.request(plugin, attachment, added);
         let config = config.to_string();
@@ -330,7 +331,7 @@ impl Network {
         &self,
         plugin: &PluginConf,
         attachment: Option<&Attachment>,
-        added: Option<(&str, &Value)>,
+        added: &[(&str, &Value)],
     ) -> Value {
         let is_runtime_key = |key: &str| {
             matches!(key, "capabilities" | PREVIOUS_RESULT) || key.starts_with("cni.dev/")
@@ -364,8 +365,8 @@ impl Network {
         if !runtime_config.is_empty() {
             request.insert("runtimeConfig".to_owned(), Value::Object(runtime_config));
         }
-        if let Some((key, value)) = added {
-            request.insert(key.to_owned(), value.clone());
+        for (key, value) in added {
+            request.insert((*key).to_owned(), (*value).clone());
         }
         Value::Object(request)
     }

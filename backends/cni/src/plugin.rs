@@ -1,5 +1,4 @@
-//! Runs one plugin: environment, configuration on stdin, bounded output, deadline (CNI specification, section
-//! 2).
+//! Runs one plugin: environment, configuration on stdin, bounded output, deadline (CNI specification, section 2).
 
 use std::env;
 use std::ffi::OsString;
@@ -22,7 +21,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::attachment::Attachment;
 use crate::error::Error;
-use crate::verb::Verb;
+use crate::verb::{GC_OF, Verb};
 
 /// The longest result, in bytes.
 const MAX_STDOUT: usize = 1 << 20;
@@ -60,6 +59,7 @@ pub struct Plugins {
     /// Permits of the threads that access the directories.
     threads: Arc<Semaphore>,
     observer: Option<Arc<dyn PluginObserver>>,
+    instance: Option<Arc<Path>>,
 }
 
 /// An observer of each run of a plugin. Its methods must not block.
@@ -135,6 +135,16 @@ impl Plugins {
             limits,
             threads: Arc::new(Semaphore::new(PLUGIN_THREADS)),
             observer: None,
+            instance: None,
+        }
+    }
+
+    /// The same, with a directory that only who runs them has: GC gets it as [`GC_OF`], by which it can be found after a crash.
+    #[must_use]
+    pub fn of_instance(self, dir: &Path) -> Self {
+        Self {
+            instance: Some(dir.into()),
+            ..self
         }
     }
 
@@ -298,7 +308,7 @@ impl Plugins {
     }
 
     /// A plugin gets the variables of the specification and PATH, and nothing else of the daemon's
-    /// environment.
+    /// environment. GC also gets whose it is.
     fn command(&self, path: &Path, call: Call<'_>) -> Command {
         let dirs = env::join_paths(self.dirs.iter()).unwrap_or_else(|_| {
             // A directory with a colon in its name cannot be in CNI_PATH; the plugin's own directory is the
@@ -329,6 +339,9 @@ impl Plugins {
                 )
                 .env("CNI_IFNAME", &attachment.ifname)
                 .env("CNI_ARGS", attachment.args_text());
+        }
+        if let (Verb::Gc, Some(instance)) = (call.verb, &self.instance) {
+            command.env(GC_OF, instance.as_os_str());
         }
         command
     }

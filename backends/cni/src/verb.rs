@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+/// The variable in the environment of GC, and of the programs that it runs, that has the directory of whoever runs it. It has
+/// no attachment that says whose it is.
+pub const GC_OF: &str = "SWITCHYARD_GC";
+
 /// A command of the CNI specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {

@@ -46,6 +46,12 @@ pub(crate) trait Cleanup: fmt::Debug + Send + Sync {
     /// # Errors
     /// The reason why it has to be repeated.
     fn run(&self) -> BoxFuture<'_, Result<()>>;
+
+    /// Returns whether clients wait for it. Then it begins at once, beside however many others, and needs nothing of
+    /// containerd: it is retried also while that is down.
+    fn is_awaited(&self) -> bool {
+        false
+    }
 }
 
 /// An entry of the queue.
@@ -98,6 +104,10 @@ impl QueuedCleanup {
         }
     }
 
+    fn is_due(&self, now: Instant, is_awaited: bool) -> bool {
+        self.due <= now && self.cleanup.is_awaited() == is_awaited
+    }
+
     /// Schedules the next try after a failed one. `true` if the failure is to be logged as a warning: the
     /// first one, and then one every [`LOG_INTERVAL`].
     fn postpone(&mut self, now: Instant) -> bool {
@@ -131,6 +141,10 @@ impl Cleanup for RecoveryCleanup {
             self.observer.recovered(self.kind, RecoveryResult::Cleaned);
             Ok(())
         })
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.cleanup.is_awaited()
     }
 }
 
@@ -166,44 +180,58 @@ impl CleanupQueue {
         }
     }
 
-    /// The number of entries that are due.
-    fn due_count(&self, now: Instant) -> usize {
+    /// The number of entries that are due, of those that clients wait for or of the others.
+    fn due_count(&self, now: Instant, is_awaited: bool) -> usize {
         self.queue()
             .iter()
-            .filter(|waiting| waiting.due <= now)
+            .filter(|waiting| waiting.is_due(now, is_awaited))
             .count()
     }
 
-    /// Removes and returns the first entry that is due.
-    fn pop_due(&self, now: Instant) -> Option<QueuedCleanup> {
+    /// Removes and returns the first of these entries.
+    fn pop_due(&self, now: Instant, is_awaited: bool) -> Option<QueuedCleanup> {
         let mut queue = self.queue();
-        let at = queue.iter().position(|waiting| waiting.due <= now)?;
+        let at = queue
+            .iter()
+            .position(|waiting| waiting.is_due(now, is_awaited))?;
         queue.remove(at)
     }
 
-    /// Runs a cleanup in a task of `tracker`, as soon as fewer than [`CONCURRENCY`] of these run. It is
-    /// queued if it fails.
+    /// Runs a cleanup in a task of `tracker`: at once if clients wait for it, else as soon as fewer than
+    /// [`CONCURRENCY`] of the others run. It is queued if it fails.
     pub(crate) fn spawn(self: &Arc<Self>, cleanup: Box<dyn Cleanup>, tracker: &TaskTracker) {
         let queue = Arc::clone(self);
         self.observer.cleanup_added();
         tracker.spawn(async move {
             // The semaphore is never closed.
-            let _permit = queue.permits.acquire().await;
+            let _permit = if cleanup.is_awaited() {
+                None
+            } else {
+                queue.permits.acquire().await.ok()
+            };
             queue.attempt(QueuedCleanup::new(cleanup)).await;
         });
     }
 
-    /// Runs the queued cleanups until `stop`; none while containerd is down.
+    /// Runs the queued cleanups until `stop`; those for which no client waits only while containerd is up.
     pub(crate) async fn run(self: Arc<Self>, health: Health, stop: CancellationToken) {
+        let queue = &self;
+        let next = |is_awaited| {
+            move || {
+                let waiting = queue.pop_due(Instant::now(), is_awaited)?;
+                Some(queue.attempt(waiting))
+            }
+        };
         let due = || match health.current() {
-            Contact::Up { .. } => self.due_count(Instant::now()),
+            Contact::Up { .. } => queue.due_count(Instant::now(), false),
             Contact::Down { .. } => 0,
         };
-        let next = || {
-            self.pop_due(Instant::now())
-                .map(|waiting| self.attempt(waiting))
-        };
-        in_rounds(due, next, stop).await;
+        let awaited = || queue.due_count(Instant::now(), true);
+        // None of the others, which may hang, holds up one that is awaited.
+        tokio::join!(
+            in_rounds(due, next(false), stop.clone()),
+            in_rounds(awaited, next(true), stop),
+        );
     }
 
     async fn attempt(&self, mut waiting: QueuedCleanup) {
@@ -281,6 +309,32 @@ mod tests {
     #[derive(Debug)]
     struct NamedCleanup(&'static str);
 
+    /// One that does not end before its permit is there.
+    #[derive(Debug)]
+    struct HungCleanup {
+        is_awaited: bool,
+        end: Arc<Semaphore>,
+        begun: Arc<Semaphore>,
+    }
+
+    impl Cleanup for HungCleanup {
+        fn description(&self) -> String {
+            format!("{self:?}")
+        }
+
+        fn run(&self) -> BoxFuture<'_, Result<()>> {
+            self.begun.add_permits(1);
+            Box::pin(async move {
+                let ended = self.end.acquire().await;
+                ended.map(drop).map_err(|_| Error::internal("it fails"))
+            })
+        }
+
+        fn is_awaited(&self) -> bool {
+            self.is_awaited
+        }
+    }
+
     impl Cleanup for NamedCleanup {
         fn description(&self) -> String {
             self.0.to_owned()
@@ -343,6 +397,44 @@ mod tests {
         );
     }
 
+    /// The clock stands still: nobody waits for real time.
+    #[tokio::test(start_paused = true)]
+    async fn what_clients_wait_for_begins_beside_others_that_hang() {
+        let queue = Arc::new(CleanupQueue::new(unobserved()));
+        let tracker = TaskTracker::new();
+        let end = Arc::new(Semaphore::new(0));
+        let [others, awaited] = [false, true].map(|is_awaited| {
+            let begun = Arc::new(Semaphore::new(0));
+            for _ in 0..CONCURRENCY * 2 {
+                let cleanup = HungCleanup {
+                    is_awaited,
+                    end: Arc::clone(&end),
+                    begun: Arc::clone(&begun),
+                };
+                queue.spawn(Box::new(cleanup), &tracker);
+            }
+            begun
+        });
+        // It is over when all tasks wait.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(others.available_permits(), CONCURRENCY);
+        assert_eq!(awaited.available_permits(), CONCURRENCY * 2);
+        // All fail from now on, and are queued: each of them is found by the one of both that retries it.
+        end.close();
+        tracker.close();
+        tracker.wait().await;
+        let later = Instant::now() + MAX_PAUSE;
+        let is_taken = |is_awaited| {
+            let taken = queue.pop_due(later, is_awaited);
+            taken.is_some_and(|taken| taken.cleanup.is_awaited() == is_awaited)
+        };
+        for is_awaited in [false, true] {
+            assert_eq!(queue.due_count(later, is_awaited), CONCURRENCY * 2);
+            assert!((0..CONCURRENCY * 2).all(|_| is_taken(is_awaited)));
+            assert!(queue.pop_due(later, is_awaited).is_none());
+        }
+    }
+
     #[test]
     fn a_full_queue_keeps_what_it_has() {
         let mut queue = VecDeque::new();
@@ -390,11 +482,12 @@ mod tests {
         queue.requeue(later);
         let next = |now| {
             queue
-                .pop_due(now)
+                .pop_due(now, false)
                 .map(|waiting| waiting.cleanup.description())
         };
         let now = Instant::now();
-        assert_eq!((queue.due_count(now), queue.due_count(due)), (1, 2));
+        let count = |now| queue.due_count(now, false);
+        assert_eq!((count(now), count(due)), (1, 2));
         assert_eq!(next(now).as_deref(), Some("a"));
         assert_eq!(next(now), None);
         assert_eq!(next(due).as_deref(), Some("b"));

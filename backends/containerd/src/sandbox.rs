@@ -235,19 +235,18 @@ impl Sandboxes {
             // plugin runs.
             let (pinned, planned) =
                 tokio::join!(step("create_namespaces", pin), step("plan_network", plan));
-            pinned?;
-            let attached = self.connect(id, spec, planned?, &dirs, &wanted_ips);
+            let ((), planned) = both(id, pinned, planned)?;
+            let attached = self.connect(id, spec, planned, &dirs, &wanted_ips);
             let early = record.infra && !needs_network;
             let infra = self.start_infra_if(early, id, spec, made);
             let (ips, infra) = tokio::join!(attached, infra);
-            Ok::<_, Error>((ips?, infra?))
+            both(id, ips, infra)
         };
         create_private_dir(&dirs.state).await?;
         // Both run to their end even if one fails, so that the rollback does not race with either.
         let (filed, connected) = tokio::join!(step("write_files", files), connected);
-        let (ips, early) = connected?;
+        let ((ips, early), ()) = both(id, connected, filed)?;
         entry.record.ips = ips;
-        filed?;
         self.write_address_files(id, spec, entry).await?;
         self.context.faults.reach(CrashPoint::SandboxHosts)?;
         entry.label_files(&self.context.host).await?;
@@ -312,7 +311,7 @@ impl Sandboxes {
             files::write_resolv_conf(id, dirs, spec, record, host, configured),
             files::write_hosts(dirs, spec, record, &bridge, host),
         );
-        resolv_conf.and(hosts)
+        both(id, resolv_conf, hosts).map(drop)
     }
 
     /// Writes the container object of a new sandbox.
@@ -410,9 +409,7 @@ impl Sandboxes {
         } else {
             SandboxChange::Released
         };
-        self.table
-            .lock()
-            .insert(id, Arc::new(entry.changed(change)));
+        self.table.change(id, change);
         if is_behind {
             let release = SandboxRelease::new(self, id);
             self.cleanup.spawn(Box::new(release), &self.tracker);
@@ -448,17 +445,8 @@ impl Sandboxes {
             return Ok(());
         }
         self.disconnect_sandbox(id).await?;
-        self.mark_released(id);
+        self.table.change(id, SandboxChange::Released);
         Ok(())
-    }
-
-    /// Notes that a sandbox is released. Its removal may have been recorded since its entry was read.
-    fn mark_released(&self, id: SandboxId) {
-        let mut table = self.table.lock();
-        let now = table.get(&id);
-        if let Some(now) = now.map(|now| now.changed(SandboxChange::Released)) {
-            table.insert(id, Arc::new(now));
-        }
     }
 
     /// Records that a sandbox is being removed.
@@ -481,9 +469,7 @@ impl Sandboxes {
                 "a removal begins, but that cannot be recorded",
             );
         }
-        self.table
-            .lock()
-            .insert(id, Arc::new(entry.changed(SandboxChange::RemovalRecorded)));
+        self.table.change(id, SandboxChange::RemovalRecorded);
         self.context.faults.reach(CrashPoint::SandboxDoomed)
     }
 
@@ -509,7 +495,11 @@ impl Sandboxes {
     /// if that fails.
     async fn quiet_sandbox(&self, id: SandboxId, entry: &SandboxEntry) -> Result<()> {
         let _turn = self.releases.lock(id).await;
-        self.unreleased.add(id);
+        // A release of an earlier stop may have ended meanwhile: nothing follows then that would say so.
+        let now = self.table.get(id);
+        if !now.is_ok_and(|now| now.lifecycle.is_released()) {
+            self.unreleased.add(id);
+        }
         let ended = self.end_process(id, Some(entry)).await;
         self.context.faults.reach(CrashPoint::SandboxInfraEnded)?;
         let quiet = ended.and(self.unmount_sandbox(id).await);
@@ -600,6 +590,19 @@ impl Sandboxes {
             spec.hostname.clone()
         } else {
             self.context.host_name.clone()
+        }
+    }
+}
+
+/// The results of two works on a sandbox that ran beside each other. If both failed, it is the error of the first, and the log has
+/// that of the second, which nobody would hear of.
+fn both<A, B>(id: SandboxId, first: Result<A>, second: Result<B>) -> Result<(A, B)> {
+    match (first, second) {
+        (Ok(first), Ok(second)) => Ok((first, second)),
+        (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
+        (Err(error), Err(other)) => {
+            tracing::warn!(sandbox = %id, error = other.report(), "a sandbox cannot be made: this failed beside what its client is told");
+            Err(error)
         }
     }
 }

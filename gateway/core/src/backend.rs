@@ -220,7 +220,8 @@ pub struct Recovered {
     pub tasks: Vec<Task>,
     /// Sandboxes whose removal a predecessor had begun; they are to be removed.
     pub removals: Vec<SandboxId>,
-    /// Sandboxes whose creation never finished: they hold resources until they are cleaned up.
+    /// Sandboxes whose creation never finished, or stopped ones whose network a predecessor was still releasing: they hold
+    /// resources until that is done.
     pub remnants: Vec<Remnant>,
     /// Those of the tasks whose exit no predecessor has persisted: they ended while no daemon ran.
     pub found_exits: Vec<TaskId>,
@@ -228,7 +229,7 @@ pub struct Recovered {
     pub unreadable: Vec<Unreadable>,
 }
 
-/// A sandbox that exists but cannot be used.
+/// A sandbox that exists but cannot be used, or that is stopped, and that holds something until it is cleaned up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remnant {
     /// Its id.

@@ -17,7 +17,7 @@
 //! | a stop of a sandbox, and a creation of a task in it | from the stop on the table adds none; the stop waits for creations in flight, and one that ends later removes its task again |
 //! | a removal of an image, and a creation of a task from it | images of tasks in creation count as used |
 //! | two leases of devices for one owner | `lease_locks`, until the lease is on disk |
-//! | claims of one host port, core or device | the ledger; who comes second is refused, with the holder |
+//! | claims of one host port, core or device | the ledger; who comes second is refused, with the holder. Ports of a stopped sandbox, whose network is still being released, are waited for, 20 s at most |
 //! | a stop of the daemon, and everything | [`Gateway::shut_down`]; what is left when the time is over is as after a kill |
 //!
 //! Each noun has a component, which owns the fields of that noun: see `parts`. A frontend uses them through the views of

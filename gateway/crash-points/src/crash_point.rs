@@ -49,7 +49,8 @@ crash_points! {
         /// It was stopped, and is marked as being started again.
         SandboxStarting: Fail,
     }
-    /// Stopping a sandbox.
+    /// Stopping a sandbox. If its plugins end behind the answer, `SandboxUnmounted` and `SandboxStopped` come before
+    /// `PluginDeleted`.
     StopSandbox {
         /// A process was killed and has exited, and containerd still has it.
         ProcessKilled: Kill,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use switchyard_linux::process::ProcessId;
 use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::root::PrivateRoot;
@@ -18,6 +19,7 @@ const PLUGIN: &str = r#"#!/bin/sh
 cat > "DIR/$CNI_COMMAND.part" && mv "DIR/$CNI_COMMAND.part" "DIR/$CNI_COMMAND"
 case $CNI_COMMAND in
 ADD) echo '{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/pod"}],"ips":[{"address":"10.99.0.2/24","interface":0}]}' ;;
+GC) [ ! -e "DIR/hangs" ] || { sleep 1000 & echo "$$ $!" > "DIR/pids.part"; mv "DIR/pids.part" "DIR/pids"; wait; } ;;
 STATUS) [ ! -e "DIR/refuses" ] || { echo '{"cniVersion":"1.1.0","code":50,"msg":"no addresses yet"}'; exit 1; } ;;
 esac
 "#;
@@ -86,7 +88,9 @@ fn gc_is_told_the_pods_of_the_daemon_at_a_start_if_the_configuration_asks_for_it
     let valid = || {
         let text = fs::read_to_string(dir.join("GC")).unwrap_or_default();
         let given: Value = serde_json::from_str(&text).unwrap_or_default();
-        given.get("cni.dev/valid-attachments").cloned()
+        let valid = given.get("cni.dev/valid-attachments").cloned();
+        assert_eq!(given.get("cni.dev/attachments").cloned(), valid);
+        valid
     };
     assert!(
         eventually(LIMIT, || valid() == Some(json!([]))),
@@ -104,4 +108,32 @@ fn gc_is_told_the_pods_of_the_daemon_at_a_start_if_the_configuration_asks_for_it
     );
     drop(pod);
     assert!(dir.join("DEL").exists(), "it ends by DEL all the same");
+}
+
+#[test]
+fn gc_of_a_killed_daemon_ends_before_the_next_one_attaches_pods() {
+    let (node, dir) = start(true);
+    assert!(eventually(LIMIT, || dir.join("GC").exists()));
+    fs::write(dir.join("hangs"), "").expect("the root can be written");
+    node.daemon().kill9();
+    node.daemon().restart();
+    let pids = dir.join("pids");
+    assert!(eventually(LIMIT, || pids.exists()), "GC begins");
+    let pids = fs::read_to_string(pids).expect("it is there");
+    let processes: Vec<_> = pids
+        .split_whitespace()
+        .map(|pid| ProcessId::of(pid.parse().expect("it is a pid")).expect("it runs"))
+        .collect();
+    assert_eq!(processes.len(), 2, "{pids}");
+    fs::remove_file(dir.join("hangs")).expect("it was made");
+    fs::remove_file(dir.join("GC")).expect("it was made");
+    node.daemon().kill9();
+    assert!(processes.iter().all(ProcessId::is_alive), "{pids}");
+    node.daemon().restart();
+    assert!(!processes.iter().any(ProcessId::is_alive), "{pids}");
+    assert_eq!(node.pod("next").ip(), "10.99.0.2");
+    assert!(
+        eventually(LIMIT, || dir.join("GC").exists()),
+        "it is repeated"
+    );
 }

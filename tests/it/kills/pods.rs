@@ -1,16 +1,19 @@
 //! Kills during RunPodSandbox, StartPodSandbox, StopPodSandbox and RemovePodSandbox.
 
+use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 
 use switchyard_crash_points::CrashPoint::{self, *};
 use switchyard_crash_points::Operation;
+use switchyard_namespaces::is_namespace_file;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::cri::namespaces;
+use switchyard_tests::host::eventually;
 use switchyard_tests::leak_scan::{NAMESPACE, ctr};
 use switchyard_tests::node::TestPod;
 
 use super::cases::KillCase;
-use super::fixture::{KillFixture, KillPoint};
+use super::fixture::{KillFixture, KillPoint, LIMIT};
 
 /// Steps that RunPodSandbox takes several times, and of operations that it includes.
 pub(super) const RUN_FURTHER: &[(CrashPoint, u32)] = &[
@@ -178,6 +181,18 @@ pub(super) fn stop_pod(fixture: &KillFixture, kill: KillPoint) {
         .cri()
         .stop_pod(pod.id())
         .expect("a stop is idempotent");
+    // What the killed daemon has left behind its answer does not wait for the removal.
+    let pins = fixture.node.root().run().join("ns").join(pod.id());
+    let is_pinned = || {
+        let files = fs::read_dir(&pins).into_iter().flatten().flatten();
+        files
+            .map(|file| is_namespace_file(&file.path()))
+            .any(|looked| looked.expect("it can be looked at"))
+    };
+    assert!(
+        eventually(LIMIT, || !is_pinned()),
+        "{kill:?}: a namespace of a stopped pod stays"
+    );
     assert_removable(fixture, kill, pod);
 }
 

@@ -415,7 +415,8 @@ impl Handles {
             subnets: bridge.subnets().to_vec(),
             mtu: settings.bridge.mtu,
         };
-        let plugins = || cni_plugins(settings, &self.context.observer);
+        let run = self.context.layout.run();
+        let plugins = || cni_plugins(settings, run, &self.context.observer);
         let ranges = Arc::new(Ranges::load(self.context.layout.ranges()));
         let pods = match all_settings.pod_network {
             PodNetworkChoice::Cni => None,

@@ -1,6 +1,6 @@
 //! Values that are detected or created once, when the backend is set up.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,9 +87,11 @@ const _: () = assert!(
     "the division of the process's threads counts those of plugins"
 );
 
-/// The CNI plugins, with the time that each may take. Their runs are reported to `observer`.
+/// The CNI plugins, with the time that each may take, of the instance whose run directory this is. Their runs are reported to
+/// `observer`.
 pub(super) fn cni_plugins(
     config: &NetworkConfig,
+    run: &Path,
     observer: &Arc<dyn BackendObserver>,
 ) -> cni::Plugins {
     let limit = Duration::from_secs(config.plugin_timeout_seconds.max(1));
@@ -98,13 +100,15 @@ pub(super) fn cni_plugins(
         undo: limit,
     };
     let runs = PluginRuns::new(Arc::clone(observer));
-    cni::Plugins::new(config.bin_dirs.clone(), limits).observed(Arc::new(runs))
+    cni::Plugins::new(config.bin_dirs.clone(), limits)
+        .of_instance(run)
+        .observed(Arc::new(runs))
 }
 
 /// The cgroup driver for this node. With `auto` it is systemd where systemd runs and the hierarchy is unified
 /// (cgroup v2): there systemd owns the tree, and a runtime must not create cgroups behind its back.
 fn cgroup_driver(wanted: CgroupDriverChoice) -> runtime_spec::CgroupDriver {
-    let systemd_runs = std::path::Path::new("/run/systemd/system").is_dir();
+    let systemd_runs = Path::new("/run/systemd/system").is_dir();
     match wanted {
         CgroupDriverChoice::Systemd => runtime_spec::CgroupDriver::Systemd,
         CgroupDriverChoice::Auto if systemd_runs && cgroups::is_unified() => {

@@ -4,28 +4,36 @@
 //! network on this node has the same name. So it runs only if the configuration asks for it (`network.gc`), once at each start, when the
 //! attachments of all predecessors are known. Each attachment ends by DEL all the same.
 
+use std::time::Duration;
+
 use switchyard_cni as cni;
 use switchyard_core::id::SandboxId;
 use switchyard_core::{Error, Result};
+use tokio::sync::{RwLock, RwLockWriteGuard};
+use tokio::time::{Instant, sleep};
 
 use super::Network;
 use crate::base::error::from_cni;
 use crate::base::fs::{blocking, ids_below};
 use crate::base::layout::Layout;
 
+/// Time for which GC looks for a moment without plugins of attachments.
+const TURN_LIMIT: Duration = Duration::from_mins(10);
+/// Pause between two such looks.
+const TURN_INTERVAL: Duration = Duration::from_secs(1);
+
 /// An attachment as plugins know it: the id of its container, and the name of its interface.
 type AttachmentName = (String, String);
 
 impl Network {
-    /// Runs GC of the plugins of the node's default network, if that is configured. Waits for plugins of attachments that run, and lets
-    /// none begin meanwhile. Logs what fails: the next start tries again.
+    /// Runs GC of the plugins of the node's default network, if that is configured, in a moment in which no plugins of attachments run,
+    /// and lets none begin meanwhile. Logs what fails: the next start tries again.
     pub(crate) async fn collect_garbage(&self) {
         // Pods on a bridge of the gateway use no network of the node.
         if !self.context.settings().network.gc || self.of_node.pods().is_some() {
             return;
         }
-        let _alone = self.plugin_turn.write().await;
-        match self.collect_alone().await {
+        match self.run_gc().await {
             Ok(network) => {
                 tracing::info!(network, "plugins have removed what was left of attachments");
             }
@@ -36,19 +44,42 @@ impl Network {
         }
     }
 
-    /// Returns the name of the network. No plugin of an attachment may run.
-    async fn collect_alone(&self) -> Result<String> {
+    /// Returns the name of the network.
+    async fn run_gc(&self) -> Result<String> {
+        // What may take long comes before the turn, while attachments are made and undone.
         let left: Vec<SandboxId> = self.predecessor_plugins().keys().copied().collect();
         for id in left {
             self.wait_predecessor_plugins(id).await?;
         }
         let list = self.of_node.default_network().await?;
         let name = list.name.clone();
+        let network = cni::Network::new(list, self.plugins.clone());
+        let _alone = take_turn(&self.plugin_turn).await?;
         let layout = self.context.layout.clone();
         let valid = blocking(move || valid_attachments(&layout)).await?;
-        let network = cni::Network::new(list, self.plugins.clone());
         network.gc(&valid).await.map_err(from_cni)?;
         Ok(name)
+    }
+}
+
+/// Takes the turn of all plugins in a moment in which nobody has it. It is not waited for in the order of the calls: no plugin of an
+/// attachment could begin then until the last one that runs has ended, and that may hang.
+///
+/// # Errors
+/// `Unavailable` if there is no such moment for long.
+async fn take_turn(turn: &RwLock<()>) -> Result<RwLockWriteGuard<'_, ()>> {
+    let deadline = Instant::now() + TURN_LIMIT;
+    loop {
+        match turn.try_write() {
+            Ok(alone) => return Ok(alone),
+            Err(_) if Instant::now() < deadline => sleep(TURN_INTERVAL).await,
+            Err(_) => {
+                let why = format!(
+                    "in {TURN_LIMIT:?} there was no moment in which no plugin of an attachment runs"
+                );
+                return Err(Error::unavailable(why));
+            }
+        }
     }
 }
 
@@ -77,6 +108,10 @@ fn valid_attachments(layout: &Layout) -> Result<Vec<AttachmentName>> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+
+    use futures::FutureExt as _;
+    use switchyard_core::ErrorKind;
+    use tokio::time::timeout;
 
     use super::*;
 
@@ -119,5 +154,29 @@ mod tests {
             valid_attachments(&layout).expect_err(&unreadable);
             fs::remove_dir_all(&dirs.state).expect("it was made");
         }
+    }
+
+    /// The clock stands still: nobody waits for real time.
+    #[tokio::test(start_paused = true)]
+    async fn gc_that_waits_for_plugins_keeps_none_from_beginning() {
+        let turn = RwLock::new(());
+        let first = turn.read().await;
+        let mut gc = Box::pin(take_turn(&turn));
+        assert!((&mut gc).now_or_never().is_none());
+        let second = turn.try_read().expect("GC only waits");
+        drop(first);
+        let beside = timeout(TURN_INTERVAL * 3, &mut gc).await;
+        beside.expect_err("a plugin runs");
+        drop(second);
+        let alone = gc.await.expect("no plugin runs");
+        turn.try_read().expect_err("GC runs");
+        drop(alone);
+
+        let _hung = turn.read().await;
+        let began = Instant::now();
+        let error = take_turn(&turn).await.expect_err("a plugin hangs");
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(began.elapsed() >= TURN_LIMIT);
+        drop(turn.try_read().expect("others are not held up by that"));
     }
 }

@@ -50,6 +50,7 @@ pub(crate) struct NodeNetworks {
 struct StatusAnswer {
     /// The configuration of the network, as JSON.
     config: String,
+    /// When they answered, or were given up.
     at: Instant,
     /// The reason why it is not ready, if it is not.
     fault: Option<String>,
@@ -143,8 +144,10 @@ impl NodeNetworks {
                 Some(pods) => (KnownNetwork::of_pods(pods.look(plugins)), None),
                 None => KnownNetwork::find(dir, plugins),
             };
-            let found = found.answered(answer.lock().as_ref());
-            *known.lock() = found;
+            let answer = answer.lock().clone();
+            let mut known = known.lock();
+            let before = known.condition.clone();
+            *known = found.answered(network.is_some(), answer.as_ref(), before);
             Ok(network)
         });
         match timeout(self.status_limit, look).await {
@@ -163,42 +166,64 @@ impl NodeNetworks {
     }
 
     /// Asks the plugins of the default network whether it is ready, unless they were asked a moment ago, or another call
-    /// asks them. What does not answer in time says nothing: what it said before counts. Cancel-safe.
+    /// asks them, which is waited for if they have never answered with this configuration. What does not answer in time says
+    /// nothing: what it said before counts, or else that it is installed. Cancel-safe.
     async fn ask(&self, network: &cni::Network) {
         let config = network.list().to_document().to_string();
-        let is_recent =
-            |answer: &StatusAnswer| answer.config == config && answer.at.elapsed() < STATUS_AGE;
-        if self.answer.lock().as_ref().is_some_and(is_recent) {
+        let before = self.last_answer(&config);
+        if before.as_ref().is_some_and(StatusAnswer::is_recent) {
             return;
         }
-        let Ok(_turn) = self.asking.try_acquire() else {
+        let turn = match before {
+            Some(_) => self.asking.try_acquire().ok(),
+            // Who has the turn does not keep it that long.
+            None => {
+                let turn = timeout(self.status_limit * 2, self.asking.acquire()).await;
+                turn.ok().and_then(|turn| turn.ok())
+            }
+        };
+        let Some(_turn) = turn else {
             return;
         };
+        let before = self.last_answer(&config);
+        if before.as_ref().is_some_and(StatusAnswer::is_recent) {
+            return;
+        }
         let name = &network.list().name;
-        let Ok(answered) = timeout(self.status_limit, network.status()).await else {
-            tracing::debug!(
-                network = name,
-                "the plugins of the default network do not answer STATUS within {:?}",
-                self.status_limit
-            );
-            return;
-        };
-        let fault = answered.err().map(|fault| {
+        let refusal = |fault: cni::Error| {
             Error::unavailable(format!("the network {name:?} is not ready"))
                 .with_source(fault)
                 .report()
-        });
-        {
-            let mut known = self.known.lock();
-            if known.config == config {
-                known.condition = fault.clone().map_or(Condition::True, not_ready);
+        };
+        let answered = timeout(self.status_limit, network.status()).await;
+        let fault = match answered {
+            Ok(answered) => answered.err().map(refusal),
+            Err(_) => {
+                tracing::debug!(
+                    network = name,
+                    "the plugins of the default network do not answer STATUS within {:?}",
+                    self.status_limit
+                );
+                before.and_then(|answer| answer.fault)
             }
-        }
-        *self.answer.lock() = Some(StatusAnswer {
+        };
+        // Also without an answer: else each probe would start a plugin that hangs.
+        let answer = StatusAnswer {
             config,
             at: Instant::now(),
             fault,
-        });
+        };
+        *self.answer.lock() = Some(answer.clone());
+        let mut known = self.known.lock();
+        if known.config == answer.config {
+            known.condition = answer.condition();
+        }
+    }
+
+    /// What plugins last answered with this configuration.
+    fn last_answer(&self, config: &str) -> Option<StatusAnswer> {
+        let answer = self.answer.lock().clone();
+        answer.filter(|answer| answer.config == config)
     }
 
     async fn read<T: Send + 'static>(
@@ -208,6 +233,18 @@ impl NodeNetworks {
         let dir = Arc::clone(&self.dir);
         let object = format!("the CNI configuration in {}", self.dir().display());
         self.thread.run(object, move || job(&dir)).await
+    }
+}
+
+// === impl StatusAnswer ===
+
+impl StatusAnswer {
+    fn is_recent(&self) -> bool {
+        self.at.elapsed() < STATUS_AGE
+    }
+
+    fn condition(&self) -> Condition {
+        self.fault.clone().map_or(Condition::True, not_ready)
     }
 }
 
@@ -256,16 +293,15 @@ impl KnownNetwork {
         }
     }
 
-    /// This network, with what its plugins last answered.
-    fn answered(self, answer: Option<&StatusAnswer>) -> Self {
-        let of_this = answer.filter(|answer| answer.config == self.config);
-        match of_this.and_then(|answer| answer.fault.clone()) {
-            Some(fault) if self.condition == Condition::True => Self {
-                condition: not_ready(fault),
-                ..self
-            },
-            Some(_) | None => self,
+    /// This network, with what its plugins last answered, if they are asked. Until they have answered with this configuration,
+    /// what was known before counts: a network that refuses is not ready for a moment. Pure.
+    fn answered(self, is_asked: bool, answer: Option<&StatusAnswer>, before: Condition) -> Self {
+        if !is_asked {
+            return self;
         }
+        let of_this = answer.filter(|answer| answer.config == self.config);
+        let condition = of_this.map_or(before, StatusAnswer::condition);
+        Self { condition, ..self }
     }
 }
 
@@ -277,156 +313,4 @@ fn not_ready(message: String) -> Condition {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
-    use std::sync::mpsc;
-
-    use futures::FutureExt as _;
-    use switchyard_core::ErrorKind;
-    use tokio::sync::oneshot;
-
-    use super::*;
-
-    /// A directory with the network "net" of the plugin "real", which is installed.
-    fn networks(dir: &Path) -> NodeNetworks {
-        fs::write(dir.join("real"), "").unwrap();
-        let conf = dir.join("net.d");
-        fs::create_dir(&conf).unwrap();
-        fs::write(
-            conf.join("10-net.conf"),
-            r#"{"cniVersion":"1.0.0","name":"net","type":"real"}"#,
-        )
-        .unwrap();
-        NodeNetworks::new(
-            &conf,
-            cni::Plugins::new([dir.to_owned()], cni::Limits::default()),
-            None,
-        )
-    }
-
-    #[tokio::test]
-    async fn look_finds_the_network_as_it_is_now() {
-        let temp = tempfile::tempdir().unwrap();
-        let networks = networks(temp.path());
-        assert!(matches!(
-            networks.known().condition,
-            Condition::False { .. }
-        ));
-        let found = networks.look().await;
-        assert_eq!(found.condition, Condition::True);
-        assert!(found.config.contains(r#""name":"net""#), "{}", found.config);
-        assert_eq!(networks.known(), found);
-        fs::remove_file(temp.path().join("real")).unwrap();
-        let Condition::False { reason, message } = networks.look().await.condition else {
-            panic!("its plugin is gone")
-        };
-        assert_eq!(reason, "NetworkPluginNotReady");
-        assert!(message.contains("plugin real"), "{message}");
-        fs::remove_file(networks.dir().join("10-net.conf")).unwrap();
-        let gone = networks.look().await;
-        assert_eq!(gone.config, "");
-        assert!(matches!(gone.condition, Condition::False { .. }));
-        let error = networks.named("net").await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
-        assert_eq!(
-            networks.default_network().await.unwrap_err().kind(),
-            ErrorKind::Unavailable
-        );
-    }
-
-    #[tokio::test]
-    async fn plugins_that_have_status_say_whether_the_network_is_ready() {
-        let refusal = |code: u32| format!("echo '{{\"code\":{code},\"msg\":\"no\"}}'; exit 1");
-        for (version, body, is_ready) in [
-            ("1.1.0", "exit 0".to_owned(), true),
-            ("1.1.0", refusal(50), false),
-            ("1.1.0", refusal(51), false),
-            ("1.1.0", refusal(11), false),
-            ("1.1.0", "exit 1".to_owned(), false),
-            // It does not have the command.
-            ("1.1.0", refusal(4), true),
-            // The version does not have it: the plugin is not run.
-            ("1.0.0", refusal(50), true),
-        ] {
-            let temp = tempfile::tempdir().unwrap();
-            let script = temp.path().join("real");
-            fs::write(&script, format!("#!/bin/sh\ncat > /dev/null\n{body}\n")).unwrap();
-            fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-            let conf = temp.path().join("net.d");
-            fs::create_dir(&conf).unwrap();
-            let text = format!(r#"{{"cniVersion":"{version}","name":"net","type":"real"}}"#);
-            fs::write(conf.join("10-net.conf"), text).unwrap();
-            let plugins = cni::Plugins::new([temp.path().to_owned()], cni::Limits::default());
-            let mut networks = NodeNetworks::new(&conf, plugins, None);
-            // The shell of the script may be slow to start here.
-            networks.status_limit = Duration::from_secs(120);
-            let found = networks.look().await;
-            assert_eq!(networks.known(), found);
-            let is_found_ready = found.condition == Condition::True;
-            assert_eq!(is_found_ready, is_ready, "{version} {body}: {found:?}");
-            assert!(!found.config.is_empty(), "it is configured all the same");
-            // Asked again at once, it is what the plugins have said.
-            assert_eq!(networks.look().await, found);
-        }
-    }
-
-    /// The clock stands still: nothing here waits for real time.
-    #[tokio::test(start_paused = true)]
-    async fn hung_directory_costs_one_thread_and_the_status_goes_on() {
-        let temp = tempfile::tempdir().unwrap();
-        let networks = networks(temp.path());
-        let well = networks.look().await;
-        let (began, begins) = oneshot::channel();
-        let (answers, answer) = mpsc::channel::<()>();
-        let mut first = Box::pin(networks.read(move |_| {
-            began.send(()).expect("the test waits for it");
-            let _ = answer.recv();
-            Ok(())
-        }));
-        assert!((&mut first).now_or_never().is_none());
-        begins.await.unwrap();
-        // Nobody knows yet that it hangs.
-        let mut waits = Box::pin(networks.default_network());
-        let mut looks = Box::pin(networks.look());
-        assert!((&mut waits).now_or_never().is_none() && (&mut looks).now_or_never().is_none());
-        tokio::time::advance(STATUS_LIMIT).await;
-        assert_eq!(looks.await, well, "the result of before is reported");
-        assert!((&mut waits).now_or_never().is_none());
-
-        tokio::time::advance(READ_LIMIT).await;
-        let named = networks.dir().display().to_string();
-        for error in [first.await.unwrap_err(), waits.await.unwrap_err()] {
-            let text = error.report();
-            assert_eq!(error.kind(), ErrorKind::Unavailable);
-            assert!(text.contains(&named) && text.contains("hang"), "{text}");
-        }
-        // From now on nobody waits.
-        let refused = networks
-            .named("net")
-            .now_or_never()
-            .expect("it does not wait")
-            .unwrap_err();
-        assert!(refused.report().contains(&named), "{}", refused.report());
-        let hung = networks.look().now_or_never().expect("it does not wait");
-        let Condition::False { reason: _, message } = &hung.condition else {
-            panic!("{hung:?}")
-        };
-        assert!(
-            message.contains("still hangs") && message.contains(&named),
-            "{message}"
-        );
-        assert_eq!(hung.config, well.config);
-
-        drop(answers);
-        let again = loop {
-            match networks.look().await {
-                back if back.condition == Condition::True => break back,
-                // The thread returns in its own time.
-                _ => tokio::task::yield_now().await,
-            }
-        };
-        assert_eq!(again, well);
-        assert_eq!(networks.default_network().await.unwrap().name, "net");
-    }
-}
+mod tests;

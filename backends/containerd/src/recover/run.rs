@@ -3,6 +3,7 @@
 //! Longer than 500 lines because the steps of one recovery stand here in their order.
 
 use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -196,9 +197,9 @@ impl Recovery {
         recovered
     }
 
-    /// Queues the release of the network of a stopped sandbox if a predecessor was killed behind its answer: the journal is
-    /// there, and so are the namespaces. Until then its ports are held. A journal alone has stayed on a read-only disk: its
-    /// addresses may be those of others by now.
+    /// Queues the release of the network and namespaces of a stopped sandbox if a predecessor was killed behind its answer: a
+    /// namespace is there, the last of which goes last. A journal alone has stayed on a read-only disk: its addresses may be
+    /// those of others by now.
     async fn finish_stop_of_predecessor(&self, id: SandboxId, plan: &mut RecoveryPlan) {
         let is_stopped =
             |sandbox: &Sandbox| sandbox.id == id && sandbox.state == SandboxState::Stopped;
@@ -209,14 +210,16 @@ impl Recovery {
         let Ok(entry) = self.sandboxes.table.get(id) else {
             return;
         };
-        let journal = entry.dirs.cni_journal();
-        if !is_pinned(&entry) || !tokio::fs::try_exists(journal).await.unwrap_or(true) {
+        if !entry.pins().any(is_there) {
             return;
         }
-        self.sandboxes.unreleased.add(id);
-        plan.recovered.remnants.extend(claims::remnant(id, &entry));
-        let ending = entry.changed(SandboxChange::InfraEnded);
-        self.sandboxes.table.lock().insert(id, Arc::new(ending));
+        // The journal goes when plugins are done: from then on others may have its ports.
+        let journal = entry.dirs.cni_journal();
+        if tokio::fs::try_exists(journal).await.unwrap_or(true) {
+            self.sandboxes.unreleased.add(id);
+            plan.recovered.remnants.extend(claims::remnant(id, &entry));
+        }
+        self.sandboxes.table.change(id, SandboxChange::InfraEnded);
         plan.cleanup
             .push(Box::new(SandboxRelease::new(&self.sandboxes, id)));
     }
@@ -519,21 +522,23 @@ impl Recovery {
     }
 }
 
-/// Returns whether all namespaces that a sandbox owns are pinned. A pin that cannot be examined counts as
-/// present: if the pod were reported as gone, its orchestrator would start another one while this one runs.
-/// An operation that needs the pin fails with the cause.
+/// Returns whether all namespaces that a sandbox owns are pinned.
 fn is_pinned(entry: &SandboxEntry) -> bool {
-    entry.pins().all(|pin| {
-        switchyard_namespaces::is_namespace_file(&pin)
-            .map_err(from_namespaces)
-            .unwrap_or_else(|error| {
-                tracing::warn!(
-                    error = error.report(),
-                    "cannot look at a namespace of a pod: it counts as there"
-                );
-                true
-            })
-    })
+    entry.pins().all(is_there)
+}
+
+/// Returns whether a namespace is pinned here. A pin that cannot be examined counts as present: if the pod were reported as
+/// gone, its orchestrator would start another one while this one runs. An operation that needs the pin fails with the cause.
+fn is_there(pin: PathBuf) -> bool {
+    switchyard_namespaces::is_namespace_file(&pin)
+        .map_err(from_namespaces)
+        .unwrap_or_else(|error| {
+            tracing::warn!(
+                error = error.report(),
+                "cannot look at a namespace of a pod: it counts as there"
+            );
+            true
+        })
 }
 
 #[cfg(test)]
@@ -557,7 +562,7 @@ mod tests {
         };
         let pins: Vec<_> = entry.pins().collect();
         assert!(
-            !pins.is_empty() && !is_pinned(&entry),
+            !pins.is_empty() && !is_pinned(&entry) && !entry.pins().any(is_there),
             "after a reboot there are none"
         );
         std::fs::create_dir_all(&entry.dirs.pins).unwrap();
@@ -570,5 +575,14 @@ mod tests {
         assert!(is_pinned(&entry));
         std::fs::remove_file(&pins[1]).unwrap();
         assert!(!is_pinned(&entry), "another one is gone for certain");
+        assert!(entry.pins().any(is_there), "one is left of a stop");
+        for pin in &pins {
+            let _ = std::fs::remove_file(pin);
+            std::fs::write(pin, "").unwrap();
+        }
+        assert!(
+            !entry.pins().any(is_there),
+            "a stop was cut off before the last file went, and behind the last namespace"
+        );
     }
 }

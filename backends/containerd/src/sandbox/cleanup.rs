@@ -51,6 +51,10 @@ impl Cleanup for SandboxRelease {
     fn run(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move { upgrade(&self.sandboxes)?.finish_stop(self.id).await })
     }
+
+    fn is_awaited(&self) -> bool {
+        true
+    }
 }
 
 impl Cleanup for SandboxCleanup {

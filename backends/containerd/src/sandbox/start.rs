@@ -10,7 +10,7 @@ use switchyard_core::id::SandboxId;
 use switchyard_core::object::SandboxDetails;
 use switchyard_core::spec::SandboxSpec;
 
-use super::{SandboxEntry, wanted_namespaces};
+use super::{SandboxChange, SandboxEntry, wanted_namespaces};
 use crate::base::crash_points::CrashPoint;
 use crate::base::error::from_namespaces;
 use crate::record::{HostPortsRecord, SandboxPhase};
@@ -42,7 +42,7 @@ impl Sandboxes {
                 // Or it was found stopped rather than stopped by us, or the rollback of a start failed.
                 self.release_in_turn(id, Some(&now)).await?;
                 // What is left to do behind the stop must not undo what follows.
-                self.mark_released(id);
+                self.table.change(id, SandboxChange::Released);
             }
         }
         if stopped.record.infra {

@@ -14,6 +14,7 @@ mod listeners;
 mod model;
 mod node;
 mod operations;
+mod port_waits;
 mod ports;
 mod registration_order;
 mod restart;

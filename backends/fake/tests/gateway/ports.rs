@@ -1,5 +1,5 @@
 //! A host port is assigned to one pod at a time, from before its sandbox is created until its network is
-//! released.
+//! released. Who waits for that is in `port_waits`.
 
 use switchyard_contract::refused;
 use switchyard_core::backend::Backend;
@@ -13,7 +13,7 @@ use switchyard_fake::Method;
 
 use crate::node::{FakeNode, until};
 
-fn spec(owner: Owner, name: &str, ports: &[u16]) -> SandboxSpec {
+pub(crate) fn spec(owner: Owner, name: &str, ports: &[u16]) -> SandboxSpec {
     let ports = ports
         .iter()
         .map(|port| HostPort {
@@ -32,7 +32,7 @@ fn spec(owner: Owner, name: &str, ports: &[u16]) -> SandboxSpec {
     }
 }
 
-fn nomad(node: &FakeNode) -> Scope {
+pub(crate) fn nomad(node: &FakeNode) -> Scope {
     node.gateway.scope(Owner::Nomad)
 }
 
@@ -253,6 +253,50 @@ async fn ports_of_a_stopped_sandbox_are_waited_for_while_its_network_is_released
     );
 }
 
+/// A removal that takes long, as that of a large snapshot, holds no port: neither for who asks before it begins, nor for who
+/// asks behind that, nor if nobody asks.
+#[tokio::test]
+async fn ports_of_a_sandbox_that_is_being_removed_are_free_when_its_network_is_released() {
+    for (before, behind) in [(true, false), (false, true), (true, true), (false, false)] {
+        let node = FakeNode::new().await;
+        let pod = spec(Owner::Kubernetes, "pod", &[80, 81]);
+        let id = node.scope.sandboxes().create(pod).await.unwrap().id;
+        let left = node.fake.hold(Method::NetworkReleased);
+        let snapshots = node.fake.hold(Method::RemoveSandbox);
+        node.scope.sandboxes().stop(&id.to_string()).await.unwrap();
+        let ask = |is_asked: bool, port: u16| {
+            let scope = nomad(&node);
+            tokio::spawn(async move {
+                if is_asked {
+                    let web = spec(Owner::Nomad, &format!("web-{port}"), &[port]);
+                    scope.sandboxes().create(web).await.unwrap();
+                }
+            })
+        };
+        let first = ask(before, 80);
+        for _ in 0..1000 {
+            tokio::task::yield_now().await;
+        }
+        let scope = node.scope.clone();
+        let removal = tokio::spawn(async move { scope.sandboxes().remove(&id.to_string()).await });
+        snapshots.arrived(1).await;
+        let second = ask(behind, 81);
+        // Whoever does not wait would have been answered by now.
+        for _ in 0..1000 {
+            tokio::task::yield_now().await;
+        }
+        left.release();
+        first.await.unwrap();
+        second.await.unwrap();
+        let held = usize::from(before) + usize::from(behind);
+        until(|| node.gateway.claims().report().ports.len() == held).await;
+        let sandbox = node.scope.sandboxes().find(&id.to_string()).unwrap();
+        assert_eq!(sandbox.state, SandboxState::Removing, "{before} {behind}");
+        snapshots.release();
+        removal.await.unwrap().unwrap();
+    }
+}
+
 /// The clock stands still: nobody waits for real time.
 #[tokio::test(start_paused = true)]
 async fn ports_whose_network_is_not_released_in_time_are_refused_with_their_holder() {
@@ -263,7 +307,13 @@ async fn ports_whose_network_is_not_released_in_time_are_refused_with_their_hold
     node.scope.sandboxes().stop(&id.to_string()).await.unwrap();
     let web = || spec(Owner::Nomad, "web", &[80]);
     let error = nomad(&node).sandboxes().create(web()).await.unwrap_err();
-    assert!(error.report().contains("pod of kubernetes"), "{error}");
+    assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
+    let text = error.report();
+    let why = format!("the network of sandbox {id}, which is stopped, was not released within 20s");
+    assert!(
+        text.contains("pod of kubernetes") && text.contains(&why),
+        "{text}"
+    );
     // A start of the same sandbox has them, and keeps them when the network is released.
     node.scope.sandboxes().start(id, pod).await.unwrap();
     left.release();

@@ -48,6 +48,20 @@ pub(crate) fn inside<T: Send>(netns: &File, work: impl FnOnce() -> T + Send) -> 
     thread::scope(|scope| scope.spawn(entered).join().unwrap())
 }
 
+/// Binds a socket where another one was a moment ago. Programs that other tests of this process start have that one, too, until they are
+/// executed.
+pub(crate) fn bind_again<T>(bind: impl Fn() -> io::Result<T>) -> T {
+    let end = Instant::now() + LONG;
+    loop {
+        match bind() {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < end => {
+                thread::sleep(Duration::from_millis(5));
+            }
+            bound => return bound.unwrap(),
+        }
+    }
+}
+
 impl Host {
     /// The namespace of this thread.
     pub(crate) fn node(family: NftFamily) -> Self {
@@ -82,7 +96,8 @@ impl Host {
         };
         let at = SocketAddr::new(any, SERVED);
         let (tcp, udp) = inside(&netns, || {
-            (TcpListener::bind(at).unwrap(), UdpSocket::bind(at).unwrap())
+            let tcp = bind_again(|| TcpListener::bind(at));
+            (tcp, bind_again(|| UdpSocket::bind(at)))
         });
         tcp.set_nonblocking(true).unwrap();
         Self { netns, tcp, udp }

@@ -111,50 +111,60 @@ impl Claims {
         refusal.into()
     }
 
-    /// Claims the host ports of a sandbox, and calls `begin`: nobody sees the one without the other. Ports of a stopped
-    /// sandbox whose network is still being released are waited for.
+    /// Claims the host ports of a sandbox that is being created or started. Ports of a stopped sandbox whose network is
+    /// still being released are waited for, also those that both may have, as attempts of one pod: until then packets
+    /// reach the stopped one. Those it gets all the same, if that takes too long.
     ///
     /// # Errors
-    /// `FailedPrecondition` if another holder has one of them; that of `begin`. None is claimed then.
-    pub(super) async fn claim_ports(
-        &self,
-        id: SandboxId,
-        spec: &SandboxSpec,
-        begin: impl Fn() -> Result<()> + Send + Sync,
-    ) -> Result<()> {
+    /// `FailedPrecondition` if another holder has one of them. Then the sandbox holds what it held before.
+    pub(super) async fn claim_ports(&self, id: SandboxId, spec: &SandboxSpec) -> Result<()> {
         let holder = PortHolder {
             owner: spec.meta.owner,
             name: spec.meta.name.clone(),
             claims: spec.host_ports.clone(),
         };
         let deadline = Instant::now() + RELEASE_LIMIT;
+        let sharing = self.ledger().ports.sharing(id, &holder);
+        for other in sharing {
+            if self.is_stopped(other) {
+                self.wait_for_ports_of(other, deadline).await;
+            }
+        }
         loop {
-            let refusal = {
-                let mut ledger = self.ledger();
-                match ledger.ports.claim(id, holder.clone()) {
-                    Ok(()) => {
-                        return begin().inspect_err(|_| ledger.ports.release(id));
-                    }
-                    Err(refusal) => refusal,
-                }
+            let claimed = self.ledger().ports.claim(id, holder.clone());
+            let Err(refusal) = claimed else {
+                return Ok(());
             };
             let other = refusal.holder.as_ref().and_then(|holder| holder.sandbox);
             let Some(other) = other.filter(|other| self.is_stopped(*other)) else {
                 return Err(self.record_refusal(refusal));
             };
-            let released = self.context.backend.wait_network_released(other);
-            let released = plain_step("wait_for_ports", timeout_at(deadline, released)).await;
-            if released.is_err() {
-                return Err(self.record_refusal(refusal));
+            if !self.wait_for_ports_of(other, deadline).await {
+                let why = format!(
+                    "the network of sandbox {other}, which is stopped, was not released within {RELEASE_LIMIT:?}: the log says under this id what fails"
+                );
+                return Err(self.record_refusal(refusal).context(why));
             }
-            self.release_ports_of_stopped(other);
         }
     }
 
-    /// Returns whether there is a sandbox with this id that is stopped.
+    /// Waits until the network of a stopped sandbox is released, and releases its ports. Returns whether that was in time.
+    async fn wait_for_ports_of(&self, stopped: SandboxId, deadline: Instant) -> bool {
+        let released = self.context.backend.wait_network_released(stopped);
+        let released = timeout_at(deadline, released);
+        let is_released = plain_step("wait_for_ports", released).await.is_ok();
+        if is_released {
+            self.release_ports_of_stopped(stopped);
+        }
+        is_released
+    }
+
+    /// Returns whether there is a sandbox with this id that is stopped, as is one that is being removed.
     fn is_stopped(&self, id: SandboxId) -> bool {
+        let is_stopped =
+            |state: &SandboxState| matches!(state, SandboxState::Stopped | SandboxState::Removing);
         let sandbox = self.context.table.sandbox(id);
-        sandbox.is_some_and(|sandbox| sandbox.state == SandboxState::Stopped)
+        sandbox.is_some_and(|sandbox| is_stopped(&sandbox.state))
     }
 
     /// Releases the ports of a sandbox whose network is released, unless it is being started again: then they are those of

@@ -159,7 +159,7 @@ async fn make_sandbox(
     spec: SandboxSpec,
 ) -> Result<Arc<Sandbox>> {
     let context = &sandboxes.context;
-    sandboxes.claims.claim_ports(id, &spec, || Ok(())).await?;
+    sandboxes.claims.claim_ports(id, &spec).await?;
     let created = async {
         sandboxes.claims.check_listeners(&spec).await?;
         let created = context.backend.create_sandbox(id, &spec);
@@ -281,14 +281,14 @@ async fn start_sandbox(sandboxes: Arc<Sandboxes>, id: SandboxId, spec: SandboxSp
     sandboxes.stop(id).await?;
     // A stop requested from here on waits until this start is finished.
     let _guard = sandboxes.lock(id).await;
-    // From then on in the state `Starting`: of a stopped one the ports are released with its network.
-    let begin = || {
-        let event = SandboxEvent::StartRequested;
-        context.table.apply_sandbox(id, event).map(drop)
-    };
-    let claimed = sandboxes.claims.claim_ports(id, &spec, begin).await;
-    claimed.map_err(|error| error.context(format!("start sandbox {id}")))?;
+    // Before it waits for ports: a stop that is requested meanwhile finds a start to wait for, and the ports that are claimed
+    // are not released as those of a stopped sandbox whose network is released now.
+    context
+        .table
+        .apply_sandbox(id, SandboxEvent::StartRequested)
+        .map_err(|error| error.context(format!("start sandbox {id}")))?;
     let started = async {
+        sandboxes.claims.claim_ports(id, &spec).await?;
         sandboxes.claims.check_listeners(&spec).await?;
         let started = context.backend.start_sandbox(id, &spec);
         sandboxes.start_limiter.run(spec.meta.owner, started).await

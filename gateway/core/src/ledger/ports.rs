@@ -1,6 +1,6 @@
 //! Host ports.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::refusal::{Holder, Refusal, RefusalReason, Resource};
 use crate::id::{Owner, SandboxId};
@@ -102,14 +102,34 @@ impl Ports {
         holders.is_none_or(|holders| holders.iter().all(|(held, _)| !held.overlaps(port)))
     }
 
+    /// The other sandboxes of the group of one that asks which have a port in common with it.
+    #[must_use]
+    pub fn sharing(&self, id: SandboxId, asks: &PortHolder) -> BTreeSet<SandboxId> {
+        let ports = asks.claims.ports.iter();
+        let others = ports.flat_map(|port| self.others_with(id, *port));
+        let sharing = others.filter(|(_, holder)| holder.shares_with(asks));
+        sharing.map(|(by, _)| by).collect()
+    }
+
     /// The sandbox of another group that has a requested port.
     fn conflict(&self, id: SandboxId, asks: &PortHolder, port: &HostPort) -> Option<Holder> {
-        let holders = self.by_number.get(&(port.protocol, port.port))?;
-        holders.iter().find_map(|(held, by)| {
-            let holder = self.sandboxes.get(by)?;
-            let apart = *by != id && !holder.shares_with(asks) && held.overlaps(port);
-            apart.then(|| holder.named(*by))
-        })
+        let mut others = self.others_with(id, *port);
+        let (by, holder) = others.find(|(_, holder)| !holder.shares_with(asks))?;
+        Some(holder.named(by))
+    }
+
+    /// The other sandboxes that have a port which overlaps with this one.
+    fn others_with(
+        &self,
+        id: SandboxId,
+        port: HostPort,
+    ) -> impl Iterator<Item = (SandboxId, &PortHolder)> {
+        let held = self.by_number.get(&(port.protocol, port.port));
+        let others = held
+            .into_iter()
+            .flatten()
+            .filter(move |(held, by)| *by != id && held.overlaps(&port));
+        others.filter_map(move |(_, by)| Some((*by, self.sandboxes.get(by)?)))
     }
 }
 
@@ -206,6 +226,32 @@ mod tests {
         ports
             .claim(id(3), holder(Owner::Kubernetes, "a", &[port(80, None)]))
             .unwrap();
+    }
+
+    #[test]
+    fn those_that_share_a_port_are_others_of_the_group_that_have_it() {
+        let mut ports = Ports::default();
+        let one = Some([10, 0, 0, 1].into());
+        let two = Some([10, 0, 0, 2].into());
+        ports.record(id(1), holder(Owner::Nomad, "a", &[port(80, None)]));
+        ports.record(id(2), holder(Owner::Nomad, "a", &[port(80, one)]));
+        ports.record(id(3), holder(Owner::Nomad, "a", &[port(81, None)]));
+        ports.record(id(4), holder(Owner::Nomad, "b", &[port(82, None)]));
+        ports.record(id(5), holder(Owner::Kubernetes, "a", &[port(83, None)]));
+        for (by, asked, expected) in [
+            (6, &[port(80, None)][..], &[1, 2][..]),
+            (1, &[port(80, None)], &[2]),
+            (6, &[port(80, two)], &[1]),
+            (6, &[port(80, one), port(81, one)], &[1, 2, 3]),
+            (6, &[port(82, None), port(83, None), port(84, None)], &[]),
+            (6, &[], &[]),
+        ] {
+            let sharing = ports.sharing(id(by), &holder(Owner::Nomad, "a", asked));
+            let expected: BTreeSet<_> = expected.iter().map(|number| id(*number)).collect();
+            assert_eq!(sharing, expected, "{asked:?}");
+        }
+        let alone = holder(Owner::Nomad, "", &[port(80, None)]);
+        assert!(ports.sharing(id(6), &alone).is_empty());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! STATUS and GC, which are about the network and not about an attachment.
 
 use super::*;
+use crate::verb::GC_OF;
 
 #[tokio::test]
 async fn status_is_asked_of_each_plugin_until_one_refuses() {
@@ -90,6 +91,7 @@ async fn gc_is_run_by_each_plugin_with_the_attachments_that_stay() {
         conf["disableGC"] = disabled.into();
         // What is in the configuration under such a key is not the runtime's.
         conf["plugins"][1]["cni.dev/valid-attachments"] = json!([]);
+        conf["plugins"][1]["cni.dev/attachments"] = json!([]);
         let valid = [
             ("c0ffee".to_owned(), "eth0".to_owned()),
             ("decaf".to_owned(), "net1".to_owned()),
@@ -110,6 +112,27 @@ async fn gc_is_run_by_each_plugin_with_the_attachments_that_stay() {
             { "containerID": "decaf", "ifname": "net1" },
         ]);
         assert_eq!(given["cni.dev/valid-attachments"], stay);
+        assert_eq!(given["cni.dev/attachments"], stay, "the former key");
         assert_eq!(bench.env("two", "GC", "CNI_CONTAINERID"), None);
+    }
+}
+
+#[tokio::test]
+async fn gc_says_whose_it_is_and_no_other_command_does() {
+    let bench = Bench::new();
+    bench.good("one", "10.0.0.2/24");
+    let mut network = bench.network(&list("1.1.0", &["one"]));
+    network.gc(&[]).await.unwrap();
+    assert_eq!(bench.env("one", "GC", GC_OF), None, "nobody has said it");
+    network.plugins = network.plugins.of_instance(Path::new("/run/some where"));
+    network.gc(&[]).await.unwrap();
+    network.status().await.unwrap();
+    network.del(&attachment(), None).await.unwrap();
+    for (verb, expected) in [
+        ("GC", Some("/run/some where")),
+        ("STATUS", None),
+        ("DEL", None),
+    ] {
+        assert_eq!(bench.env("one", verb, GC_OF).as_deref(), expected, "{verb}");
     }
 }

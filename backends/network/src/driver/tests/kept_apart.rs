@@ -112,6 +112,7 @@ fn elements_follow_the_settings_of_the_next_process() {
             };
             let driver = BridgeDriver::new(settings, Arc::new(tables)).unwrap();
             driver.keep().unwrap();
+            adopt(&driver, &[], true);
             driver.tables.restore().unwrap();
             for family in NftFamily::ALL {
                 let found = elements_of(family);

@@ -13,7 +13,7 @@ use nix::sys::socket::{
 
 use super::*;
 use crate::netlink::Mac;
-use crate::testing::hosts::{Host, LONG, SERVED, inside, ip, set};
+use crate::testing::hosts::{Host, LONG, SERVED, bind_again, inside, ip, set};
 
 const NODE: [&str; 2] = ["10.88.0.1", "fd00:88::1"];
 const FORGER: [&str; 2] = ["10.88.0.2", "fd00:88::2"];
@@ -64,7 +64,7 @@ impl Wire {
     /// Whether the node gets a datagram that `send` makes the forger send.
     fn is_received(&self, family: usize, limit: Duration, send: impl Fn() + Sync) -> bool {
         let node: IpAddr = NODE[family].parse().unwrap();
-        let server = UdpSocket::bind((node, SERVED)).unwrap();
+        let server = bind_again(|| UdpSocket::bind((node, SERVED)));
         let pause = Duration::from_millis(50);
         server.set_read_timeout(Some(pause)).unwrap();
         let mut buffer = [0; 64];
