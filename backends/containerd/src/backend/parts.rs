@@ -409,7 +409,10 @@ impl Handles {
         let settings = &all_settings.network;
         let bridge = BridgeNetwork::new(&settings.bridge, &self.context.layout)?;
         let native = NativeBridges::new(settings, bridge.list())?;
-        let native = Arc::new(native);
+        let native = Arc::new(match all_settings.pod_network {
+            PodNetworkChoice::Cni => native.without_pods(),
+            PodNetworkChoice::Bridge => native,
+        });
         let own = OwnBridge {
             name: settings.bridge.name.clone(),
             subnets: bridge.subnets().to_vec(),
