@@ -423,7 +423,8 @@ impl Handles {
         let pods = match all_settings.pod_network {
             PodNetworkChoice::Cni => None,
             PodNetworkChoice::Bridge => {
-                let (ranges, native) = (Arc::clone(&ranges), Arc::clone(&native));
+                let ranges = Arc::clone(&ranges);
+                let native = Arc::clone(&native);
                 Some(Arc::new(PodBridge::new(settings, ranges, native)))
             }
         };

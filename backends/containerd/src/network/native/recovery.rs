@@ -98,7 +98,8 @@ impl NativeBridges {
         let Ok(turn) = Arc::clone(&self.reading).try_acquire_owned() else {
             return Err(hangs());
         };
-        let (bridges, all) = (Arc::clone(self), layout.clone());
+        let bridges = Arc::clone(self);
+        let all = layout.clone();
         let find = blocking(move || {
             let _until_it_returns = turn;
             bridges.find(&all, is_first)
