@@ -25,6 +25,7 @@ use crate::context::Context;
 
 mod behind;
 pub(crate) mod bridge;
+mod cluster_bridge_names;
 pub(crate) mod cluster_bridges;
 mod forwarding;
 mod garbage;

@@ -177,7 +177,8 @@ fn pods_keep_their_addresses_when_the_node_gets_others() {
 fn with_plugins_another_range_waits_until_the_bridge_of_the_former_one_is_deleted() {
     let node = TestNode::start_configured(|root| {
         let network = root.network();
-        let (bridge, subnet) = (network.bridge(), network.subnet());
+        let bridge = network.bridge();
+        let subnet = network.subnet();
         format!(
             "[cri]\nnetwork = \"bridge\"\n\
              [network.pods]\nname = {bridge:?}\nsubnets = [{subnet:?}]\n"

@@ -409,7 +409,10 @@ impl Handles {
         let settings = &all_settings.network;
         let bridge = BridgeNetwork::new(&settings.bridge, &self.context.layout)?;
         let native = NativeBridges::new(settings, bridge.list())?;
-        let native = Arc::new(native);
+        let native = Arc::new(match all_settings.pod_network {
+            PodNetworkChoice::Cni => native.without_pods(),
+            PodNetworkChoice::Bridge => native,
+        });
         let own = OwnBridge {
             name: settings.bridge.name.clone(),
             subnets: bridge.subnets().to_vec(),
@@ -421,7 +424,8 @@ impl Handles {
         let pods = match all_settings.pod_network {
             PodNetworkChoice::Cni => None,
             PodNetworkChoice::Bridge => {
-                let (ranges, native) = (Arc::clone(&ranges), Arc::clone(&native));
+                let ranges = Arc::clone(&ranges);
+                let native = Arc::clone(&native);
                 Some(Arc::new(PodBridge::new(settings, ranges, native)))
             }
         };

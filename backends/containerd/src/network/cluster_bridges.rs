@@ -28,14 +28,13 @@ use switchyard_tree::Cancel;
 
 use crate::base::error::{from_cni, from_namespaces};
 use crate::base::fs::{blocking, create_private_dir_blocking, io_error, remove_tree_blocking};
+use crate::network::cluster_bridge_names::{interface_name, is_interface_name};
 use crate::network::native::NativeBridges;
 use crate::network::pod_bridge::PodBridge;
 use crate::network::routes::Routes;
-use definition::{Definition, interface_name};
+use definition::Definition;
 
 mod definition;
-
-pub(super) use definition::is_interface_name;
 
 /// The bridges of clusters on this node.
 #[derive(Debug)]

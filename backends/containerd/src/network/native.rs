@@ -43,6 +43,7 @@ use crate::base::error::{from_cni, from_network};
 use crate::base::fs::blocking;
 use crate::base::layout::SandboxDirs;
 
+mod left;
 mod mapping;
 mod recovery;
 mod watch;
@@ -67,6 +68,8 @@ pub(crate) struct NativeBridges {
     policy: BridgePolicy,
     /// Those of other bridges, by name, as they were last described.
     others: Mutex<BTreeMap<String, Arc<BridgeDriver>>>,
+    /// False if pods have the network of CNI.
+    has_pods: bool,
     /// True if the configuration asks for it.
     is_wanted: bool,
     /// The reason why the kernel cannot do what the driver needs, if it was asked.
@@ -158,6 +161,7 @@ impl NativeBridges {
             own: Arc::new(own),
             policy,
             others: Mutex::default(),
+            has_pods: true,
             is_wanted,
             fault,
             in_use: CancellationToken::new(),
@@ -172,6 +176,13 @@ impl NativeBridges {
             kept.map_err(|error| refused(report(&error)))?;
         }
         Ok(bridges)
+    }
+
+    /// The same on a node whose pods have the network of CNI: a bridge of pods of before goes when none is left on it.
+    #[must_use]
+    pub(crate) fn without_pods(mut self) -> Self {
+        self.has_pods = false;
+        self
     }
 
     /// Returns whether the configuration asks for it.

@@ -69,10 +69,13 @@ pub(crate) struct KnownNetwork {
 
 impl NodeNetworks {
     pub(crate) fn new(dir: &Path, plugins: cni::Plugins, pods: Option<Arc<PodBridge>>) -> Self {
-        let not_yet = format!(
-            "the CNI configuration in {} was not read yet",
-            dir.display()
-        );
+        let not_yet = match &pods {
+            Some(_) => "the bridge of pods was not looked at yet".to_owned(),
+            None => format!(
+                "the CNI configuration in {} was not read yet",
+                dir.display()
+            ),
+        };
         let known = KnownNetwork {
             condition: not_ready(not_yet),
             config: String::new(),
@@ -135,6 +138,12 @@ impl NodeNetworks {
     /// Looks at the default network, and asks its plugins whether it is ready if they have STATUS. If that takes long, the
     /// answer is what was known before; once it is certain that the directory hangs, it says so. Cancel-safe.
     pub(crate) async fn look(&self) -> KnownNetwork {
+        // It needs neither the directory nor plugins, and so no thread on which these hang.
+        if let Some(pods) = self.pods.as_ref().filter(|pods| pods.is_native()) {
+            let found = KnownNetwork::of_pods(pods.list_if_free());
+            *self.known.lock() = found.clone();
+            return found;
+        }
         let plugins = self.plugins.clone();
         let pods = self.pods.clone();
         let known = Arc::clone(&self.known);

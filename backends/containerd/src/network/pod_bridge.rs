@@ -165,6 +165,11 @@ impl PodBridge {
         Ok(Arc::clone(network.list()))
     }
 
+    /// Returns whether pods are connected to it without plugins.
+    pub(super) fn is_native(&self) -> bool {
+        self.native.is_chosen()
+    }
+
     /// Looks whether a pod could be connected, and returns the configuration list. If plugins connect pods, it blocks on their directories.
     ///
     /// # Errors

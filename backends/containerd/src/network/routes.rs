@@ -6,7 +6,7 @@ use switchyard_core::spec::Subnet;
 use switchyard_linux::routes::{self, Route};
 use switchyard_namespaces::node_addresses;
 
-use super::cluster_bridges::is_interface_name;
+use super::cluster_bridge_names::is_interface_name;
 
 /// The routes of the node, of both families, and its own addresses.
 #[derive(Debug)]

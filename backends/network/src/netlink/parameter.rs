@@ -87,7 +87,8 @@ pub fn is_forwarding(family: IpFamily) -> Result<bool, NetlinkError> {
 /// # Errors
 /// [`NetlinkError::Parameter`].
 pub fn learns_from_routers() -> Result<Option<String>, NetlinkError> {
-    let (addresses, routes) = (read_if_there(ADDRESSES)?, read_if_there(ROUTES)?);
+    let addresses = read_if_there(ADDRESSES)?;
+    let routes = read_if_there(ROUTES)?;
     let learnt = addresses.lines().filter_map(with_learnt_address);
     let mut learnt = learnt.chain(routes.lines().filter_map(with_learnt_route));
     let loses_them = |device: &&str| {

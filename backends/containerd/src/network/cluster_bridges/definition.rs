@@ -13,10 +13,6 @@ use switchyard_core::{Error, Result};
 
 use crate::network::bridge::{BridgeList, IPV6_MTU_MIN, conflist};
 
-/// Prefix of the names of bridges. With eleven digits they have the 15 bytes that Linux allows.
-const PREFIX: &str = "swy-";
-const DIGITS: usize = 11;
-
 /// Pool of the networks without a subnet: 256 ranges of 254 addresses. Documented in `docs/swarm.md`.
 const POOL: Ipv4Addr = Ipv4Addr::new(172, 29, 0, 0);
 const POOL_PREFIX: u8 = 24;
@@ -56,23 +52,6 @@ struct DefinitionFile {
 struct Ipv6InFile {
     subnet: String,
     gateway: Ipv6Addr,
-}
-
-/// The name of the bridge of a network. Gateways whose own bridges differ have different ones.
-pub(super) fn interface_name(own_bridge: &str, id: &NetworkName) -> String {
-    let digest = Sha256::new()
-        .chain_update(own_bridge)
-        .chain_update([0])
-        .chain_update(id.as_str())
-        .finalize();
-    let digits = hex::encode(digest);
-    format!("{PREFIX}{}", &digits[..DIGITS])
-}
-
-/// Returns whether a bridge of this name can be one of ours.
-pub(in crate::network) fn is_interface_name(name: &str) -> bool {
-    let digits = name.strip_prefix(PREFIX).unwrap_or_default();
-    digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 impl Definition {

@@ -19,7 +19,7 @@ use switchyard_network::netlink::{LinkName, Mac};
 use switchyard_network::nft::{BridgeName, Isolation, NftError, TableName, Transport};
 
 use crate::base::config::{BridgeConfig, IsolationChoice};
-use crate::network::cluster_bridges::is_interface_name;
+use crate::network::cluster_bridge_names::is_interface_name;
 use crate::network::request::{INTERFACE, MAX_BURST_BITS};
 
 /// The argument of CNI by which a client asks for an address.

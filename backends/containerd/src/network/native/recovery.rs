@@ -98,7 +98,8 @@ impl NativeBridges {
         let Ok(turn) = Arc::clone(&self.reading).try_acquire_owned() else {
             return Err(hangs());
         };
-        let (bridges, all) = (Arc::clone(self), layout.clone());
+        let bridges = Arc::clone(self);
+        let all = layout.clone();
         let find = blocking(move || {
             let _until_it_returns = turn;
             bridges.find(&all, is_first)
@@ -146,8 +147,12 @@ impl NativeBridges {
         self.described(id, &saved, &list, result.as_ref()).map(Some)
     }
 
-    /// Removes ends of network devices that belong to no attachment. When recovery is complete, unless it does not know all attachments.
-    pub(crate) async fn sweep(&self) {
+    /// Removes ends of network devices that belong to no attachment, and a bridge of pods that nobody needs any more. When recovery is complete;
+    /// the first not unless it knows all attachments.
+    pub(crate) async fn sweep(self: &Arc<Self>) {
+        if !self.has_pods {
+            self.remove_pod_bridge().await;
+        }
         if !self.in_use.is_cancelled() {
             return;
         }

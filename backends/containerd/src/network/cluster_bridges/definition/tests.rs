@@ -29,24 +29,6 @@ fn free(_: &Subnet) -> Option<String> {
 }
 
 #[test]
-fn bridge_of_a_network_has_a_short_name_that_differs_between_gateways() {
-    let id = asked(None).id;
-    let name = interface_name("switchyard0", &id);
-    assert!(name.len() == 15 && is_interface_name(&name), "{name}");
-    assert_ne!(name, interface_name("switchyard1", &id));
-    for other in [
-        "",
-        "swy-",
-        "swy-../../../..",
-        "swy-0123456789",
-        "eth0",
-        "swy-0123456789ag",
-    ] {
-        assert!(!is_interface_name(other), "{other}");
-    }
-}
-
-#[test]
 fn free_addresses_are_chosen_by_the_id() {
     let first = Definition::new(&asked(None), free).unwrap();
     assert_eq!(Definition::new(&asked(None), free).unwrap(), first);
