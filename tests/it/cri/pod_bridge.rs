@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::Command;
 use std::time::Duration;
 
+use nix::net::if_::if_nametoindex;
 use serde_json::Value;
 use switchyard_network::nft::{Element, NftFamily};
 use switchyard_proto::cri::v1::PortMapping;
@@ -206,4 +207,24 @@ fn with_plugins_another_range_waits_until_the_bridge_of_the_former_one_is_delete
     let present = node.pod("present");
     let next: Ipv4Addr = present.ip().parse().expect("it is an address");
     assert!(next.octets()[3] > 128, "{next}");
+}
+
+/// As when a network add-on comes to the node, which may have the same range.
+#[test]
+fn bridge_without_pods_is_deleted_when_new_ones_have_the_network_of_cni_again() {
+    let node = node(|root| format!("subnets = [{:?}]\n", root.network().subnet()));
+    let bridge = node.root().network().bridge().to_owned();
+    let last = node.pod("last");
+    let with_cni = format!(
+        "[network.bridge]\ndriver = \"native\"\n\
+         [network.pods]\nname = {bridge:?}\n"
+    );
+    node.root().write_config(&with_cni);
+    node.daemon().restart();
+    let is_there = || if_nametoindex(bridge.as_str()).is_ok();
+    assert!(is_there(), "a pod is on it");
+    node.cri().stop_pod(last.id()).expect("it can be stopped");
+    assert_eq!(in_use(&node), Vec::<String>::new());
+    node.daemon().restart();
+    assert!(eventually(LIMIT, || !is_there()), "{bridge} stays");
 }

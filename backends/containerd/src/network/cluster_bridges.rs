@@ -136,6 +136,7 @@ impl ClusterBridges {
             None => {
                 let definition = self.define(&all, &interface, asked)?;
                 all.entry(interface.clone()).or_default().definition = Some(definition.clone());
+                self.tell_pods(&all);
                 definition
             }
         };
@@ -234,7 +235,22 @@ impl ClusterBridges {
         for interface in removed {
             all.remove(&interface);
         }
+        self.tell_pods(&all);
         held
+    }
+
+    /// Tells the bridge of pods which subnets it cannot have: a network without a way out has no route to its one.
+    fn tell_pods(&self, all: &BTreeMap<String, MadeBridge>) {
+        let Some(pods) = &self.pods else {
+            return;
+        };
+        let made = all.values().filter_map(|made| made.definition.as_ref());
+        let subnets = |made: &Definition| {
+            let name = made.name().to_owned();
+            let named = made.subnets().map(|subnet| (name.clone(), *subnet));
+            named.collect::<Vec<_>>()
+        };
+        pods.clusters_have(made.flat_map(subnets).collect());
     }
 
     fn remove_holder(&self, interface: &str, id: SandboxId) -> Result<()> {
@@ -301,6 +317,7 @@ impl ClusterBridges {
             .values()
             .flat_map(|made| made.holders.iter().copied())
             .collect();
+        self.tell_pods(&found);
         *self.made.lock() = found;
         Ok(holders)
     }

@@ -32,6 +32,8 @@ pub(crate) struct PodBridge {
     native: Arc<NativeBridges>,
     /// The ranges that were found free last: the routes to them are the bridge's own from then on.
     found_free: Mutex<Vec<Subnet>>,
+    /// The subnets of networks that clusters define, each with the name of its network: there may be no route to them.
+    of_clusters: Mutex<Vec<(String, Subnet)>>,
 }
 
 // === impl config::PodsConfig ===
@@ -103,6 +105,7 @@ impl PodBridge {
             ranges,
             native,
             found_free: Mutex::default(),
+            of_clusters: Mutex::default(),
         }
     }
 
@@ -118,6 +121,24 @@ impl PodBridge {
         } else {
             (told, RangeKey::Told)
         }
+    }
+
+    /// Takes down which subnets the networks of clusters have from now on, each with the name of its network.
+    pub(super) fn clusters_have(&self, subnets: Vec<(String, Subnet)>) {
+        *self.of_clusters.lock() = subnets;
+    }
+
+    /// Why it cannot have these ranges beside networks of clusters, if it cannot.
+    fn overlap_of_clusters(&self, ranges: &[Subnet]) -> Option<String> {
+        let of_clusters = self.of_clusters.lock();
+        let taken = |range: &Subnet| {
+            let mut all = of_clusters.iter();
+            Some((*range, all.find(|(_, subnet)| subnet.overlaps(range))?))
+        };
+        let (range, (network, subnet)) = ranges.iter().find_map(taken)?;
+        Some(format!(
+            "{range} has addresses of {subnet}, which the network {network:?} has: choose another range, or create the network with another subnet"
+        ))
     }
 
     /// Its name and ranges, for the status.
@@ -142,7 +163,8 @@ impl PodBridge {
         if subnets.is_empty() {
             return Err(unavailable(NO_RANGES));
         }
-        if let Some(why) = overlap(&subnets, &self.own) {
+        let taken = overlap(&subnets, &self.own);
+        if let Some(why) = taken.or_else(|| self.overlap_of_clusters(&subnets)) {
             return Err(unavailable(&why));
         }
         let texts = subnets.iter().map(ToString::to_string).collect();
@@ -255,8 +277,14 @@ mod tests {
                 "a range of IPv4, one of IPv6, or both",
             ),
             (&["127.0.0.0/24"][..], "of loopback"),
+            (
+                &["198.18.20.0/24"][..],
+                "198.18.20.0/24 has addresses of 198.18.16.0/20, which the network \"back\" has",
+            ),
         ] {
             let bridge = bridge(&network(&[]), told).await;
+            let of_cluster = "198.18.16.0/20".parse().unwrap();
+            bridge.clusters_have(vec![("back".to_owned(), of_cluster)]);
             let error = bridge.list_if_free().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable, "{told:?}");
             assert!(error.report().contains(expected), "{}", error.report());

@@ -55,6 +55,10 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(
+        clippy::too_many_lines,
+        reason = "a table of all errors with their kinds"
+    )]
     fn error_of_the_network_has_the_kind_of_what_can_be_done_about_it() {
         let network = || "switchyard0".to_owned();
         let ranges = || "172.26.80.0/20".to_owned();
