@@ -322,6 +322,7 @@ pub const SLOW: &[Slow] = slow! {
         80 Root(Suite::Trixie, RootPart::Second);
     }
     shard 5 {
+        15 Test("cri::pod_bridge::with_plugins_another_range_waits_until_the_bridge_of_the_former_one_is_deleted");
         12 Test("upgrades::unreadable::what_cannot_be_read_and_is_removed_by_hand_leaves_nothing");
         35 Fact("packages", "logkeeper_starts_and_containers_go_on_under_an_invalid_configuration");
         30 Test("breaks::execs::probes_of_a_hundred_containers_hold_after_a_stall");
@@ -367,6 +368,7 @@ pub const SLOW: &[Slow] = slow! {
         210 Version(OtherVersion::Newer);
     }
     shard 7 {
+        20 Test("cri::pod_bridge::bridge_without_pods_is_deleted_when_new_ones_have_the_network_of_cni_again");
         19 Test("hostile::memory::memory_that_a_burst_of_requests_took_goes_back_within_a_minute");
         13 Test("cri::limits::usage_stats_are_reported_and_increase");
         12 Test("logs::followed::every_line_is_followed_once_over_rotations_and_kills_of_the_logkeeper");

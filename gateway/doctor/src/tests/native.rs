@@ -178,12 +178,12 @@ fn bridge_of_pods_without_the_kernel_or_the_filter_for_it() {
         assert!(found.iter().all(is_named), "{found:?}");
     }
     // As the daemon adds it.
-    let added = "-A FORWARD -i switchyard-pods -m comment --comment switchyard -j ACCEPT\n";
+    let added = "-A FORWARD -s 10.244.3.0/24 -i switchyard-pods -m comment --comment switchyard -j ACCEPT\n";
     check(|node| dropped(node, both, added), &[]);
     // On a node with tasks of Nomad both bridges are looked at.
     let of_both = |node: &mut TestNode| {
         dropped(node, four, "");
-        let plugins = "plugin \"switchyard\" {}\nplugin \"switchyard-device\" {}\n";
+        let plugins = "client {\n  max_dynamic_port = 29999\n}\nplugin \"switchyard\" {}\nplugin \"switchyard-device\" {}\n";
         node.file("/etc/nomad.d/switchyard.hcl", plugins);
     };
     check(of_both, &twice);
