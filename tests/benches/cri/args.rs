@@ -7,9 +7,10 @@ use clap::{Parser, ValueEnum};
 
 use crate::big::BigSize;
 use crate::bridge_driver::BridgeDriver;
+use crate::bridges;
 use crate::crowd::CrowdSize;
 use crate::far::FarSize;
-use crate::scale::{self, ScaleSize};
+use crate::scale::ScaleSize;
 use crate::swarm::SwarmSize;
 use crate::tasks::TasksSize;
 
@@ -283,9 +284,9 @@ impl Args {
     pub(crate) fn daemon_settings(&self) -> String {
         let mut settings = self.bridge_driver.settings();
         if self.names(Part::Scale) {
-            settings.push_str(&format!("subnets = [{:?}]\n", scale::BRIDGE_SUBNET));
+            settings.push_str(&format!("subnets = [{:?}]\n", bridges::BRIDGE_SUBNET));
             if self.bridge_driver == BridgeDriver::Native {
-                settings.push_str(&scale::pod_settings());
+                settings.push_str(&bridges::pod_settings());
             }
         }
         settings

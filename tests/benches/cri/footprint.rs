@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use switchyard_tests::host::{cgroups, mounts, processes};
 use switchyard_tests::root::PrivateRoot;
 
+use crate::bridges::BRIDGES;
 use crate::failure::Failure;
-use crate::scale;
 use crate::side::Side;
 
 /// Directory in which the shims let runc keep its state, as `<namespace>/<id>`.
@@ -65,7 +65,7 @@ pub(crate) struct Footprint {
 impl NodeScanner {
     /// Scans the objects below this root.
     pub(crate) fn new(root: &PrivateRoot) -> Self {
-        let names = scale::BRIDGES.into_iter().chain([root.network().bridge()]);
+        let names = BRIDGES.into_iter().chain([root.network().bridge()]);
         let ports = |bridge: &str| Path::new("/sys/class/net").join(bridge).join("brif");
         Self {
             root: root.path().to_owned(),

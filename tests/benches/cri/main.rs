@@ -11,6 +11,7 @@ mod args;
 mod big;
 mod breakdown;
 mod bridge_driver;
+mod bridges;
 mod c_program;
 mod crowd;
 mod crun;
@@ -95,7 +96,7 @@ async fn until_told_to_stop(args: &Args) -> Result<(), Failure> {
 
 async fn measure(args: &Args) -> Result<(), Failure> {
     // Dropped behind the daemon.
-    let _bridge = scale::OurPodBridge;
+    let _bridge = bridges::OurPodBridge;
     let mut stand = TestBed::start(args.breakdown, &args.daemon_settings()).await?;
     let mut report = Report::new(&stand)?;
     // What was measured before something failed is worth its time.

@@ -14,9 +14,10 @@ use switchyard_network::driver::{
     AttachRequest, Attached, Attachment, BridgeDriver, BridgeSettings, BridgeTables, Limits,
     PublishedPort,
 };
-use switchyard_network::netlink::{Family, LinkName, Socket, delete_link};
+use switchyard_network::netlink::LinkName;
 use switchyard_network::nft::{Element, ElementChange, NftFamily, NftTables, TableName, Transport};
 
+use crate::bridges::delete_bridge;
 use crate::failure::Failure;
 use crate::pair::Pair;
 use crate::report::{Report, progress};
@@ -229,18 +230,6 @@ impl Drop for OwnBridge {
             eprintln!("the table of the benchmark stays: {error}");
         }
         delete_bridge(BRIDGE);
-    }
-}
-
-/// Deletes a bridge of the benchmark; says so if it cannot.
-pub(crate) fn delete_bridge(name: &str) {
-    let bridge = LinkName::new(name).map(|name| delete_link(&name.into()));
-    let deleted = bridge.and_then(|bridge| {
-        let mut socket = Socket::open(Family::Route)?;
-        socket.run_one(&bridge)
-    });
-    if let Err(error) = deleted {
-        eprintln!("the bridge {name} stays: {error}");
     }
 }
 

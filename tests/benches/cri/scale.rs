@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -16,11 +16,11 @@ use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::prereq;
 use switchyard_tests::root::PrivateRoot;
 
+use crate::bridges::{BRIDGE, SUBNET, delete_bridge};
 use crate::crowd;
 use crate::failure::Failure;
 use crate::footprint::NodeScanner;
 use crate::memory::Memory;
-use crate::network;
 use crate::pair::Pair;
 use crate::pods::{self, PodRound, Times};
 use crate::processor;
@@ -30,16 +30,6 @@ use crate::row::{Goal, Row, milliseconds, quantile};
 use crate::side::Side;
 use crate::test_bed::TestBed;
 
-/// The bridge of all pods on the CNI configuration, and its subnet, which must be free on the node.
-const BRIDGE: &str = "swscale0";
-const SUBNET: &str = "10.254.176.0/20";
-/// The bridge of our pods if the daemon attaches them itself, with another subnet.
-const OUR_BRIDGE: &str = "swscale1";
-const OUR_SUBNET: &str = "10.254.144.0/20";
-/// Both.
-pub(crate) const BRIDGES: [&str; 2] = [BRIDGE, OUR_BRIDGE];
-/// A subnet of the same size for the gateway's own bridge.
-pub(crate) const BRIDGE_SUBNET: &str = "10.254.160.0/20";
 /// The beginning of the addresses of all; that of no other network of the benchmark.
 const ADDRESSES: &str = "10.254.";
 /// Lists and scrapes of each count.
@@ -54,7 +44,7 @@ const BOUND: &str =
     "Which call it is, and in what, is in a run of --only scale --breakdown with one count.";
 
 /// The durations of a count, by the row that shows them.
-const TIMES: [TimeColumn; 8] = [
+const TIMES: [DurationsColumn; 8] = [
     ("pod up", |stage| stage.pods.iter().map(Times::up).collect()),
     ("pod gone", |stage| {
         stage.pods.iter().map(Times::gone).collect()
@@ -80,7 +70,7 @@ const NUMBERS: [NumberColumn; 6] = [
     ("elements of nftables", "elements", |stage| stage.elements),
 ];
 
-type TimeColumn = (&'static str, fn(&Stage) -> Vec<Duration>);
+type DurationsColumn = (&'static str, fn(&Stage) -> Vec<Duration>);
 type NumberColumn = (&'static str, &'static str, fn(&Stage) -> f64);
 
 /// The extent of this part.
@@ -128,16 +118,6 @@ enum Whose {
 /// A network with enough addresses, which is the node's as long as this exists.
 struct ScaleNetwork {
     conflist: PathBuf,
-}
-
-/// The bridge of our pods, which is deleted with this. The daemon that has made it has to be gone by then.
-pub(crate) struct OurPodBridge;
-
-/// The settings by which our pods are on a bridge of the gateway.
-pub(crate) fn pod_settings() -> String {
-    format!(
-        "[cri]\nnetwork = \"bridge\"\n[network.pods]\nname = {OUR_BRIDGE:?}\nsubnets = [{OUR_SUBNET:?}]\n"
-    )
 }
 
 /// Measures all of it.
@@ -485,14 +465,6 @@ impl Drop for ScaleNetwork {
         if let Err(error) = fs::remove_file(&self.conflist) {
             eprintln!("{} stays: {error}", self.conflist.display());
         }
-        network::delete_bridge(BRIDGE);
-    }
-}
-
-impl Drop for OurPodBridge {
-    fn drop(&mut self) {
-        if Path::new("/sys/class/net").join(OUR_BRIDGE).exists() {
-            network::delete_bridge(OUR_BRIDGE);
-        }
+        delete_bridge(BRIDGE);
     }
 }

@@ -220,7 +220,8 @@ impl Named<'_> {
     fn addresses(&self, ipam: Option<&swarm::IpamOptions>) -> Result<Addresses> {
         let field = || format!("{FIELD}.network.ipam");
         let has_six = self.spec.ipv6_enabled;
-        let (mut four, mut six) = (None, None);
+        let mut four = None;
+        let mut six = None;
         let configs: &[swarm::IpamConfig] = match ipam {
             Some(ipam) => self.configs(ipam)?,
             None => &[],
