@@ -175,6 +175,7 @@ async fn failed_sandbox_start_is_stopped_and_can_be_retried() {
         .stop_sandbox(id)
         .await
         .expect("it can be stopped");
+    undo.backend.wait_network_released(id).await;
     let stopped = undo.node.remaining_objects().await;
     // The first step of its creation writes its record, which exists already.
     let created =
@@ -189,6 +190,8 @@ async fn failed_sandbox_start_is_stopped_and_can_be_retried() {
             "{step:?}"
         );
         undo.assert_reached(step);
+        // Plugins of a failed start end behind its error.
+        undo.backend.wait_network_released(id).await;
         undo.assert_only(&stopped).await;
     }
     let started = undo
