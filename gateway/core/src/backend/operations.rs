@@ -52,7 +52,8 @@ pub trait SandboxBackend: Send + Sync {
     fn wait_network_released(&self, id: SandboxId) -> BoxFuture<'_, ()>;
 
     /// Stops the sandbox's own process and releases its network and namespaces; the network perhaps behind the answer, see
-    /// [`SandboxBackend::wait_network_released`]. A start and a removal wait for that. Precondition: no process of its tasks runs. The cleanup of its tasks may still be in progress. Idempotent.
+    /// [`SandboxBackend::wait_network_released`]. A start and a removal wait for that. Precondition: no process of its tasks
+    /// runs. The cleanup of its tasks may still be in progress. Idempotent.
     ///
     /// # Errors
     /// The sandbox can be stopped again.
