@@ -140,6 +140,10 @@ fn clear(args: &ClearArgs) -> Result<(), CliError> {
     let mut left = Vec::new();
     // Before the tables, whose elements these rules are for.
     let rules = remove_rules(&mut left);
+    if found.is_empty() && rules.is_empty() {
+        // No daemon of here has made any: what iptables cannot read, as a filter of nftables of the operator, is no concern.
+        left.clear();
+    }
     let mut tables = Vec::new();
     for ReadTable { family, name, .. } in found {
         match remove(family, name.clone()) {

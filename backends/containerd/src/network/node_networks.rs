@@ -153,8 +153,8 @@ impl NodeNetworks {
                 Some(pods) => (KnownNetwork::of_pods(pods.look(plugins)), None),
                 None => KnownNetwork::find(dir, plugins),
             };
-            let answer = answer.lock().clone();
             let mut known = known.lock();
+            let answer = answer.lock().clone();
             let before = known.condition.clone();
             *known = found.answered(network.is_some(), answer.as_ref(), before);
             Ok(network)

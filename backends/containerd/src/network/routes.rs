@@ -40,13 +40,19 @@ impl Routes {
 
     /// Who has addresses of `subnet`, which a cluster has given the node: a route to some of them alone, an interface with an address of
     /// them, or a router that the node asks; save those of the interface `own`. A route to more addresses gives way to that of the subnet,
-    /// unless it is that of a cluster's bridge.
+    /// unless it is that of a cluster's bridge. The first address of the subnet is not counted: no container has it, and flannel gives it to
+    /// its own interface on each node.
     pub(super) fn conflict_within(&self, subnet: &Subnet, own: &str) -> Option<Conflict> {
+        let is_first =
+            |range: &Subnet| range.first() == subnet.first() && range.first() == range.last();
         let is_taken = |interface: &str, range: &Subnet| {
-            subnet.contains_all(range) || is_interface_name(interface) && range.overlaps(subnet)
+            subnet.contains_all(range) && !is_first(range)
+                || is_interface_name(interface) && range.overlaps(subnet)
         };
         let mut addresses = self.addresses.iter();
-        let has = addresses.find(|(name, address)| name != own && subnet.contains(*address));
+        let has = addresses.find(|(name, address)| {
+            name != own && subnet.contains(*address) && *address != subnet.first()
+        });
         let has = has.map(|(interface, address)| Conflict {
             interface: interface.clone(),
             why: format!("{interface} has the address {address}"),
@@ -182,6 +188,8 @@ mod tests {
             ),
             ("eth0", "10.0.9.5", "10.0.9.1", None),
             ("pods", "10.0.0.1", "10.0.0.1", None),
+            // As flannel has it on the node to which it leads the others.
+            ("flannel.1", "10.0.0.0", "10.0.9.1", None),
             ("eth0", "fd00::5", "fd00::1", None),
         ] {
             let way = Route {

@@ -100,16 +100,20 @@ impl BridgeDriver {
         let mut requests = Vec::new();
         if !is_known {
             self.keep_routers()?;
-            self.allow_ipv6()?;
+            if self.settings.is_gateway {
+                self.allow_ipv6()?;
+            }
             // Else it would have the lowest address of its ports, and change it with them.
             requests.push(set_mac(&reference, bridge.mac));
             // One that was there before may have been made with another configuration.
             requests.extend(self.settings.mtu.map(|mtu| set_mtu(&reference, mtu)));
-            if !self.settings.is_gateway {
-                // Containers may send to the bridge itself: without an address, the kernel then takes no packet of IPv4 from it.
-                requests.push(set_ipv4(&reference, &[(Ipv4Setting::RpFilter, 1)]));
-            }
             requests.extend(self.without_former(state, bridge.index)?);
+        }
+        if !self.settings.is_gateway {
+            self.disable_ipv6()?;
+            // Containers may send to the bridge itself: without an address, the kernel then takes no packet of IPv4 from it. Each time, since
+            // udev sets what sysctl.d has for all interfaces when it learns of a new one.
+            requests.push(set_ipv4(&reference, &[(Ipv4Setting::RpFilter, 1)]));
         }
         requests.push(set_up(&reference));
         for prefix in self.gateways.iter().filter(|_| self.settings.is_gateway) {
@@ -218,16 +222,19 @@ impl BridgeDriver {
         })
     }
 
-    /// Kernel parameters of the bridge, in the namespace of the calling thread: IPv6 if it has a subnet of it, and no addresses or routes by
-    /// advertisements of containers. A bridge that is no gateway has no IPv6, so that the node takes no packet of it from containers.
+    /// Disables IPv6 of the bridge itself, so that the node takes no packet of it from containers.
+    fn disable_ipv6(&self) -> Result<(), DriverError> {
+        match set_ipv6(&self.settings.name, Ipv6Setting::DisableIpv6, 1) {
+            Err(error) if !is_missing(&error) => Err(error.into()),
+            // A kernel without IPv6 has no such parameter.
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Kernel parameters of a bridge that is a gateway, in the namespace of the calling thread: IPv6 if it has a subnet of it, and no
+    /// addresses or routes by advertisements of containers.
     fn allow_ipv6(&self) -> Result<(), DriverError> {
         let name = &self.settings.name;
-        if !self.settings.is_gateway {
-            return match set_ipv6(name, Ipv6Setting::DisableIpv6, 1) {
-                Err(error) if !is_missing(&error) => Err(error.into()),
-                Ok(()) | Err(_) => Ok(()),
-            };
-        }
         let accept_ra = set_ipv6(name, Ipv6Setting::AcceptRa, 0);
         if self.families.contains(&NftFamily::Ip6) {
             accept_ra?;

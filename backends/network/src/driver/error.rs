@@ -30,7 +30,7 @@ pub enum DriverError {
     },
     /// Another bridge has some of the addresses.
     #[error(
-        "{subnet} has addresses of {taken}, which the bridge {bridge} has: give one of them another subnet"
+        "{subnet} has addresses of {taken}, which the bridge {bridge} has: give one of them another subnet, or, if nothing uses {bridge} any more, delete it and restart the daemon"
     )]
     SubnetTaken {
         /// The subnet that was to be a bridge's.

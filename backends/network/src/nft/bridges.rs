@@ -23,7 +23,7 @@ pub struct BridgeRules {
     pub name: BridgeName,
     /// The owner of its containers, in any spelling: only whether two are equal counts.
     pub owner: String,
-    /// The subnets of its containers, of both families. Those of different bridges must not overlap.
+    /// The subnets of its containers, of both families.
     pub subnets: Vec<NftSubnet>,
     /// Whether the node is the gateway of its containers. Else these reach only each other.
     pub is_gateway: bool,
@@ -72,7 +72,11 @@ pub fn bridge_elements(
 
 /// The same elements without subnets that are parts of others.
 fn without_parts(elements: &BTreeSet<Element>) -> BTreeSet<Element> {
-    let is_whole = |one: &&Element| !elements.iter().any(|other| one.is_part_of(other));
+    let is_subnet = |one: &&Element| matches!(one, Element::Masqueraded(_) | Element::Closed(_));
+    // Pairs of bridges are many more than subnets.
+    let subnets: Vec<&Element> = elements.iter().filter(is_subnet).collect();
+    let is_whole =
+        |one: &&Element| !is_subnet(one) || !subnets.iter().any(|other| one.is_part_of(other));
     elements.iter().filter(is_whole).cloned().collect()
 }
 
