@@ -50,6 +50,8 @@ mod watch;
 
 use mapping::BridgePolicy;
 
+/// The devices of the node, as the kernel shows them.
+pub(super) const DEVICES: &str = "/sys/class/net";
 /// The name of this driver in journals.
 const NATIVE: &str = "native";
 /// How many calls of drivers there are at a time: they wait for each other in the kernel, and all of them if that or the disk with the
@@ -225,6 +227,15 @@ impl NativeBridges {
         let driver = Arc::new(driver.without_former_addresses());
         others.insert(list.name.clone(), Arc::clone(&driver));
         Ok(driver)
+    }
+
+    /// Looks whether the node would lose what routers tell it with the bridge that a configuration list describes. Reads small files of the
+    /// kernel.
+    ///
+    /// # Errors
+    /// `Unavailable` if it would; those of [`NativeBridges::request`].
+    pub(super) fn keep_routers(&self, list: &cni::NetworkList) -> Result<()> {
+        self.driver_of(list)?.keep_routers().map_err(from_network)
     }
 
     /// What is to be made for a sandbox on the bridge that a configuration list describes.

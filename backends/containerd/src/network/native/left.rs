@@ -9,12 +9,9 @@ use std::sync::Arc;
 use switchyard_core::Result;
 use switchyard_namespaces::{delete_device, has_device};
 
-use super::NativeBridges;
+use super::{DEVICES, NativeBridges};
 use crate::base::error::from_namespaces;
 use crate::base::fs::blocking;
-
-/// The devices of the node, as the kernel shows them.
-const DEVICES: &str = "/sys/class/net";
 
 impl NativeBridges {
     /// Deletes the bridge of pods if none is left on it. What fails is logged.
