@@ -70,8 +70,8 @@ pub(crate) struct NativeBridges {
     policy: BridgePolicy,
     /// Those of other bridges, by name, as they were last described.
     others: Mutex<BTreeMap<String, Arc<BridgeDriver>>>,
-    /// False if pods have the network of CNI.
-    has_pods: bool,
+    /// On a node whose pods have the network of CNI: the file that says that this gateway had them on their bridge before.
+    pod_mark: Option<PathBuf>,
     /// True if the configuration asks for it.
     is_wanted: bool,
     /// The reason why the kernel cannot do what the driver needs, if it was asked.
@@ -163,7 +163,7 @@ impl NativeBridges {
             own: Arc::new(own),
             policy,
             others: Mutex::default(),
-            has_pods: true,
+            pod_mark: None,
             is_wanted,
             fault,
             in_use: CancellationToken::new(),
@@ -178,13 +178,6 @@ impl NativeBridges {
             kept.map_err(|error| refused(report(&error)))?;
         }
         Ok(bridges)
-    }
-
-    /// The same on a node whose pods have the network of CNI: a bridge of pods of before goes when none is left on it.
-    #[must_use]
-    pub(crate) fn without_pods(mut self) -> Self {
-        self.has_pods = false;
-        self
     }
 
     /// Returns whether the configuration asks for it.
