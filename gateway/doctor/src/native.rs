@@ -1,6 +1,9 @@
 //! Checks of the driver that connects containers to the gateway's bridges without CNI plugins.
 
 use std::collections::BTreeSet;
+use std::path::Path;
+
+use switchyard_core::spec::Subnet;
 
 use super::codes::runtime::{NATIVE_DROPPED, NATIVE_LACKING, TABLE_CHANGED};
 use super::facts::Facts;
@@ -8,6 +11,7 @@ use super::families::{of_own_bridge, of_pod_bridge};
 use super::finding::Finding;
 use super::kernel::Modules;
 use super::network::{FILTERS, Filter, drops, forward_rules, has_nf_tables};
+use super::pod_bridge::bridge_ranges;
 
 /// The feature by which the daemon says whether the kernel can do all of it.
 pub(super) const NATIVE_BRIDGE: &str = "native_bridge";
@@ -31,6 +35,12 @@ const OPERATORS_CHAINS: [(&str, &str); 2] =
 const DOCKER_USER: &str = "DOCKER-USER";
 const UFW: &str = "-j ufw-";
 
+/// The devices of the node.
+const DEVICES: &str = "/sys/class/net";
+
+/// The command after which the daemon adds the rules itself.
+const RESTART: &str = "systemctl restart switchyard";
+
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     // Tables stay when the driver is another one by now.
     let mut found: Vec<Finding> = changed(facts).into_iter().collect();
@@ -53,12 +63,30 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
         let has_six = bridges.iter().any(|(_, has)| has.six);
         found.extend(lacking(facts, has_six));
     }
-    for (bridge, has) in bridges {
+    // The daemon keeps the own bridge, and knows that of pods from its first pod on: before, it has no rules for it.
+    let is_known = |bridge: &str| bridge == network.bridge.name || has_ports(facts, bridge);
+    for (bridge, has) in bridges.into_iter().filter(|(bridge, _)| is_known(bridge)) {
         let filters = FILTERS.iter();
         let filters = filters.filter(|filter| if filter.is_six { has.six } else { has.four });
         found.extend(filters.filter_map(|filter| dropped(facts, filter, bridge)));
     }
     found
+}
+
+/// Returns whether containers are connected to a bridge.
+fn has_ports(facts: &Facts, bridge: &str) -> bool {
+    let ports = Path::new(DEVICES).join(bridge).join("brif");
+    facts.view.list(&ports).is_ok_and(|ports| !ports.is_empty())
+}
+
+/// The subnets of a bridge of the gateway; none of that of pods while nobody tells them.
+fn subnets(facts: &Facts, bridge: &str) -> Vec<Subnet> {
+    let own = &facts.config.network.bridge;
+    if bridge != own.name {
+        return bridge_ranges(facts);
+    }
+    let texts = own.subnets.iter();
+    texts.filter_map(|text| text.parse().ok()).collect()
 }
 
 /// Looks for tables that are not as a daemon makes them.
@@ -115,7 +143,9 @@ fn dropped(facts: &Facts, filter: &Filter, bridge: &str) -> Option<Finding> {
     drops(&all.join("\n"), &[bridge]).then(|| {
         let found =
             format!("{program}: the policy of FORWARD is DROP, and no rule accepts {bridge}");
-        Finding::new(&NATIVE_DROPPED, found).command(accept(program, &forward, bridge))
+        let mut subnets = subnets(facts, bridge);
+        subnets.retain(|subnet| subnet.first().is_ipv6() == filter.is_six);
+        Finding::new(&NATIVE_DROPPED, found).command(accept(program, &forward, bridge, &subnets))
     })
 }
 
@@ -127,18 +157,32 @@ fn without_plugins(forward: &str) -> String {
     rules.collect::<Vec<_>>().join("\n")
 }
 
-/// The commands that accept what the bridge forwards. Pure.
-fn accept(program: &str, forward: &str, bridge: &str) -> String {
-    if forward.contains(UFW) {
-        return format!("ufw route allow in on {bridge} && ufw route allow out on {bridge}");
+/// The commands that accept what the bridge forwards, from addresses of its subnets alone. Subnets that are not known here are known to the
+/// daemon. Pure.
+fn accept(program: &str, forward: &str, bridge: &str, subnets: &[Subnet]) -> String {
+    if subnets.is_empty() {
+        return RESTART.to_owned();
     }
-    let chain = if forward.contains(&format!("-j {DOCKER_USER}")) {
-        DOCKER_USER
+    let subnets = subnets.iter();
+    let commands: Vec<String> = if forward.contains(UFW) {
+        subnets
+            .map(|subnet| format!("ufw route allow in on {bridge} from {subnet}"))
+            .chain([format!("ufw route allow out on {bridge}")])
+            .collect()
     } else {
-        "FORWARD"
+        let chain = if forward.contains(&format!("-j {DOCKER_USER}")) {
+            DOCKER_USER
+        } else {
+            "FORWARD"
+        };
+        let neighbours = format!("-i {bridge} -o {bridge}");
+        let answers = format!("-o {bridge} -m conntrack --ctstate RELATED,ESTABLISHED,DNAT");
+        [neighbours]
+            .into_iter()
+            .chain(subnets.map(|subnet| format!("-s {subnet} -i {bridge}")))
+            .chain([answers])
+            .map(|packets| format!("{program} -I {chain} {packets} -j ACCEPT"))
+            .collect()
     };
-    format!(
-        "{program} -I {chain} -i {bridge} -j ACCEPT && \
-         {program} -I {chain} -o {bridge} -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j ACCEPT"
-    )
+    commands.join(" && ")
 }

@@ -214,6 +214,8 @@ fn with_plugins_another_range_waits_until_the_bridge_of_the_former_one_is_delete
 fn bridge_without_pods_is_deleted_when_new_ones_have_the_network_of_cni_again() {
     let node = node(|root| format!("subnets = [{:?}]\n", root.network().subnet()));
     let bridge = node.root().network().bridge().to_owned();
+    let mark = node.root().state().join(format!("network/{bridge}.pods"));
+    assert!(mark.exists(), "the bridge would be another gateway's");
     let last = node.pod("last");
     let with_cni = format!(
         "[network.bridge]\ndriver = \"native\"\n\
@@ -222,9 +224,10 @@ fn bridge_without_pods_is_deleted_when_new_ones_have_the_network_of_cni_again() 
     node.root().write_config(&with_cni);
     node.daemon().restart();
     let is_there = || if_nametoindex(bridge.as_str()).is_ok();
-    assert!(is_there(), "a pod is on it");
+    assert!(is_there() && mark.exists(), "a pod is on it");
     node.cri().stop_pod(last.id()).expect("it can be stopped");
     assert_eq!(in_use(&node), Vec::<String>::new());
     node.daemon().restart();
     assert!(eventually(LIMIT, || !is_there()), "{bridge} stays");
+    assert!(eventually(LIMIT, || !mark.exists()), "{bridge} is marked");
 }

@@ -409,9 +409,10 @@ impl Handles {
         let settings = &all_settings.network;
         let bridge = BridgeNetwork::new(&settings.bridge, &self.context.layout)?;
         let native = NativeBridges::new(settings, bridge.list())?;
+        let mark = self.context.layout.pod_mark(&settings.pods.name);
         let native = Arc::new(match all_settings.pod_network {
-            PodNetworkChoice::Cni => native.without_pods(),
-            PodNetworkChoice::Bridge => native,
+            PodNetworkChoice::Cni => native.without_pods(mark),
+            PodNetworkChoice::Bridge => native.with_pods(&mark),
         });
         let own = OwnBridge {
             name: settings.bridge.name.clone(),

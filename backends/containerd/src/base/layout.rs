@@ -9,6 +9,7 @@
 //! <state>/set-aside/        trees that could not be removed                until an operator removes them
 //! <state>/ranges.json       address ranges of owners                       outlives a reboot
 //! <state>/network/          the gateway's own network, for inspection      written at each start
+//! <state>/network/*.pods    pods have had a bridge of this name            until it is deleted
 //! <state>/write-test        written to learn whether the disk can be       every few seconds
 //! <run>/sandboxes/<id>/     shm/                                           gone after a reboot
 //! <run>/ns/<id>/            user, net, ipc, uts, pid: pinned namespaces    gone after a reboot
@@ -158,6 +159,11 @@ impl Layout {
     /// The configuration list of the gateway's own network, written for inspection.
     pub(crate) fn bridge(&self, name: &str) -> PathBuf {
         self.state.join("network").join(format!("{name}.conflist"))
+    }
+
+    /// Exists from the first start with pods on the bridge of this name until the bridge is deleted.
+    pub(crate) fn pod_mark(&self, bridge: &str) -> PathBuf {
+        self.state.join("network").join(format!("{bridge}.pods"))
     }
 
     /// One directory for each bridge that is made for a network of a cluster.

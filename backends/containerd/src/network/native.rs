@@ -50,6 +50,8 @@ mod watch;
 
 use mapping::BridgePolicy;
 
+/// The devices of the node, as the kernel shows them.
+pub(super) const DEVICES: &str = "/sys/class/net";
 /// The name of this driver in journals.
 const NATIVE: &str = "native";
 /// How many calls of drivers there are at a time: they wait for each other in the kernel, and all of them if that or the disk with the
@@ -68,8 +70,8 @@ pub(crate) struct NativeBridges {
     policy: BridgePolicy,
     /// Those of other bridges, by name, as they were last described.
     others: Mutex<BTreeMap<String, Arc<BridgeDriver>>>,
-    /// False if pods have the network of CNI.
-    has_pods: bool,
+    /// On a node whose pods have the network of CNI: the file that says that this gateway had them on their bridge before.
+    pod_mark: Option<PathBuf>,
     /// True if the configuration asks for it.
     is_wanted: bool,
     /// The reason why the kernel cannot do what the driver needs, if it was asked.
@@ -161,7 +163,7 @@ impl NativeBridges {
             own: Arc::new(own),
             policy,
             others: Mutex::default(),
-            has_pods: true,
+            pod_mark: None,
             is_wanted,
             fault,
             in_use: CancellationToken::new(),
@@ -176,13 +178,6 @@ impl NativeBridges {
             kept.map_err(|error| refused(report(&error)))?;
         }
         Ok(bridges)
-    }
-
-    /// The same on a node whose pods have the network of CNI: a bridge of pods of before goes when none is left on it.
-    #[must_use]
-    pub(crate) fn without_pods(mut self) -> Self {
-        self.has_pods = false;
-        self
     }
 
     /// Returns whether the configuration asks for it.
@@ -225,6 +220,15 @@ impl NativeBridges {
         let driver = Arc::new(driver.without_former_addresses());
         others.insert(list.name.clone(), Arc::clone(&driver));
         Ok(driver)
+    }
+
+    /// Looks whether the node would lose what routers tell it with the bridge that a configuration list describes. Reads small files of the
+    /// kernel.
+    ///
+    /// # Errors
+    /// `Unavailable` if it would; those of [`NativeBridges::request`].
+    pub(super) fn keep_routers(&self, list: &cni::NetworkList) -> Result<()> {
+        self.driver_of(list)?.keep_routers().map_err(from_network)
     }
 
     /// What is to be made for a sandbox on the bridge that a configuration list describes.

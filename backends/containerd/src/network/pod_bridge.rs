@@ -13,7 +13,7 @@ use switchyard_core::{Error, Result};
 use switchyard_namespaces::has_device;
 
 use super::bridge::{BridgeNetwork, RangeKey, check_programs};
-use super::native::NativeBridges;
+use super::native::{DEVICES, NativeBridges};
 use super::ranges::Ranges;
 use super::routes::Routes;
 use crate::base::config;
@@ -21,6 +21,9 @@ use crate::base::error::from_cni;
 
 /// What a node without addresses for pods lacks.
 const NO_RANGES: &str = "no kubelet has told the podCIDR of this node: in a cluster the controller manager gives each node one (--allocate-node-cidrs); a kubelet without a cluster has podCIDR in its configuration; or set network.pods.subnets";
+
+/// What a node lacks on which something else has the name of the bridge.
+const OTHER_DEVICE: &str = "a network device that is no bridge has this name: rename it, or set network.pods.name to another one";
 
 /// The bridge of pods.
 #[derive(Debug)]
@@ -91,6 +94,12 @@ fn overlap(ranges: &[Subnet], own: &config::BridgeConfig) -> Option<String> {
     ))
 }
 
+/// Returns whether there is a network device that is no bridge, as its directory of the kernel says.
+fn is_other_device(dir: &Path) -> bool {
+    // Only bridges have this directory.
+    !dir.join("bridge").exists() && dir.exists()
+}
+
 // === impl PodBridge ===
 
 impl PodBridge {
@@ -154,8 +163,9 @@ impl PodBridge {
     /// Its configuration list, for a pod that is to be connected. Reads small files of the kernel.
     ///
     /// # Errors
-    /// `Unavailable` if it has no ranges, or not such as a bridge can have, or if others have some of their addresses; and if the plugin `bridge`
-    /// would refuse another range beside that of a former `podCIDR`.
+    /// `Unavailable` if it has no ranges, or not such as a bridge can have, or if others have some of their addresses; if a device of another
+    /// kind has its name; and if the plugin `bridge` would refuse another range beside that of a former `podCIDR`, or the daemon to attach pods,
+    /// as the node would lose what it learns from routers.
     pub(super) fn list_if_free(&self) -> Result<Arc<cni::NetworkList>> {
         let name = &self.config.name;
         let unavailable = |why: &str| Error::unavailable(format!("network {name}: {why}"));
@@ -173,6 +183,10 @@ impl PodBridge {
             let error = error.context("network.pods");
             unavailable("a bridge cannot have these addresses").with_source(error)
         })?;
+        // Also of one that was free: somebody may have replaced it.
+        if is_other_device(&Path::new(DEVICES).join(name)) {
+            return Err(unavailable(OTHER_DEVICE));
+        }
         let is_free = *self.found_free.lock() == subnets && has_device(name);
         if !is_free {
             network.check_routes()?;
@@ -181,6 +195,10 @@ impl PodBridge {
                 return Err(unavailable(&format!(
                     "the bridge still has {former} of a former podCIDR, and plugins give it one range of IPv4: drain the node and `ip link delete {name}`, or set network.bridge.driver to \"native\""
                 )));
+            }
+            if self.native.is_chosen() {
+                let kept = self.native.keep_routers(network.list());
+                kept.map_err(|error| unavailable("pods cannot be attached").with_source(error))?;
             }
             *self.found_free.lock() = subnets;
         }
@@ -288,6 +306,32 @@ mod tests {
             let error = bridge.list_if_free().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable, "{told:?}");
             assert!(error.report().contains(expected), "{}", error.report());
+        }
+    }
+
+    #[tokio::test]
+    async fn device_of_another_kind_makes_the_network_unavailable() {
+        // Each node has this one, and in each namespace.
+        let mut network = network(&[]);
+        network.pods.name = "lo".to_owned();
+        let bridge = bridge(&network, &TOLD).await;
+        let error = bridge.list_if_free().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.report().contains(OTHER_DEVICE), "{}", error.report());
+        let cases: [(&[&str], bool); 5] = [
+            (&[], false),
+            (&["statistics"], true),
+            (&["device", "queues", "statistics"], true),
+            (&["brport", "statistics"], true),
+            (&["bridge", "brif", "statistics"], false),
+        ];
+        for (names, expected) in cases {
+            let dir = tempfile::tempdir().unwrap();
+            let device = dir.path().join("device");
+            for name in names {
+                std::fs::create_dir_all(device.join(name)).unwrap();
+            }
+            assert_eq!(is_other_device(&device), expected, "{names:?}");
         }
     }
 

@@ -247,8 +247,12 @@ impl BridgeDriver {
         Ok(())
     }
 
-    /// Looks whether the node would lose addresses and routes with [`BridgeDriver::forward`]: who asks for a bridge may be on another node.
-    fn keep_routers(&self) -> Result<(), DriverError> {
+    /// Looks whether the node would lose addresses and routes that routers have told it, as soon as it forwards for this bridge: who asks for
+    /// a bridge may be on another node. Reads small files of the kernel, and waits for no other call.
+    ///
+    /// # Errors
+    /// [`DriverError::RoutersIgnored`], [`DriverError::Links`].
+    pub fn keep_routers(&self) -> Result<(), DriverError> {
         let forwards = self.settings.is_gateway && self.families.contains(&NftFamily::Ip6);
         if !forwards || is_forwarding(IpFamily::V6)? {
             return Ok(());

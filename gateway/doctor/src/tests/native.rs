@@ -81,7 +81,7 @@ fn forwarded_packets_of_the_bridge_that_are_dropped() {
     for (rules, cure) in [
         (
             "",
-            "iptables -I FORWARD -i switchyard0 -j ACCEPT && iptables -I FORWARD -o switchyard0 -m conntrack",
+            "iptables -I FORWARD -i switchyard0 -o switchyard0 -j ACCEPT && iptables -I FORWARD -s 172.26.80.0/20 -i switchyard0 -j ACCEPT && iptables -I FORWARD -o switchyard0 -m conntrack",
         ),
         (
             "-A FORWARD -i docker0 -j ACCEPT\n",
@@ -92,7 +92,7 @@ fn forwarded_packets_of_the_bridge_that_are_dropped() {
         (docker, "iptables -I DOCKER-USER -i switchyard0"),
         (
             ufw,
-            "ufw route allow in on switchyard0 && ufw route allow out on switchyard0",
+            "ufw route allow in on switchyard0 from 172.26.80.0/20 && ufw route allow out on switchyard0",
         ),
     ] {
         let found = check(|node| forward(node, rules), &["SY316 warning"]);
@@ -162,20 +162,43 @@ fn bridge_of_pods_without_the_kernel_or_the_filter_for_it() {
         };
         check(with_plugins, &[]);
     }
-    let dropped = |node: &mut TestNode, told: &str, rules: &str| {
+    let without_pods = |node: &mut TestNode, told: &str, rules: &str| {
         pods_on_bridge(node, told, native);
         let forward = format!("-P FORWARD DROP\n{rules}");
         node.command("iptables -S FORWARD", &forward);
         node.command("ip6tables --version", "ip6tables v1.8.9 (nf_tables)\n");
         node.command("ip6tables -S FORWARD", &forward);
     };
+    let dropped = |node: &mut TestNode, told: &str, rules: &str| {
+        without_pods(node, told, rules);
+        node.file("/sys/class/net/switchyard-pods/brif/veth0", "");
+    };
     let own = "-A FORWARD -i switchyard0 -j ACCEPT\n";
     // By one filter, or by that of each family.
     let twice = ["SY316 warning"; 2];
-    for (told, count) in [("", 1), (four, 1), (both, 2)] {
-        let found = check(|node| dropped(node, told, own), &twice[..count]);
+    let of_four = "iptables -I FORWARD -s 10.244.3.0/24 -i switchyard-pods -j ACCEPT";
+    let of_six = "ip6tables -I FORWARD -s fd00:244:3::/64 -i switchyard-pods -j ACCEPT";
+    for (told, cures) in [
+        // The daemon has the ranges on record.
+        ("", &["systemctl restart switchyard"][..]),
+        (four, &[of_four][..]),
+        (both, &[of_four, of_six][..]),
+    ] {
+        let found = check(|node| dropped(node, told, own), &twice[..cures.len()]);
         let is_named = |one: &Finding| one.found.ends_with("no rule accepts switchyard-pods");
         assert!(found.iter().all(is_named), "{found:?}");
+        for cure in cures {
+            let mut commands = found.iter().filter_map(|one| one.command.as_deref());
+            assert!(commands.any(|one| one.contains(cure)), "{found:?}");
+        }
+        // Before the first pod the daemon has no rules for it, whether there is a bridge or not.
+        check(|node| without_pods(node, told, own), &[]);
+        let made = |node: &mut TestNode| {
+            without_pods(node, told, own);
+            node.file("/sys/class/net/switchyard-pods/bridge/stp_state", "0\n");
+            node.file("/sys/class/net/switchyard0/brif/veth0", "");
+        };
+        check(made, &[]);
     }
     // As the daemon adds it.
     let added = "-A FORWARD -s 10.244.3.0/24 -i switchyard-pods -m comment --comment switchyard -j ACCEPT\n";

@@ -1,26 +1,54 @@
 //! A bridge of pods that is left on a node whose pods have the network of CNI again. With it the node would go on to look there for the
-//! addresses of its `podCIDR`, which an add-on gives by now.
+//! addresses of its `podCIDR`, which an add-on gives by now. A file of the gateway says that its pods had the bridge: that of another gateway
+//! of the node may have the same name, and no pod for a moment.
 
 use std::fs;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use switchyard_core::Result;
-use switchyard_namespaces::{delete_device, has_device};
+use switchyard_linux::files::Durable;
+use switchyard_namespaces::{delete_device, files, has_device};
 
-use super::NativeBridges;
+use super::{DEVICES, NativeBridges};
 use crate::base::error::from_namespaces;
-use crate::base::fs::blocking;
-
-/// The devices of the node, as the kernel shows them.
-const DEVICES: &str = "/sys/class/net";
+use crate::base::fs::{blocking, create_private_dir_blocking, io_error};
 
 impl NativeBridges {
-    /// Deletes the bridge of pods if none is left on it. What fails is logged.
-    pub(super) async fn remove_pod_bridge(self: &Arc<Self>) {
+    /// The same on a node whose pods are on their bridge, which `mark` says from now on. What fails is logged. Blocks.
+    #[must_use]
+    pub(crate) fn with_pods(self, mark: &Path) -> Self {
+        if mark.exists() {
+            return self;
+        }
+        let dir = mark.parent().unwrap_or(Path::new("/"));
+        let written = create_private_dir_blocking(dir)
+            .and_then(|()| files::write(mark, b"", 0o644, Durable::No).map_err(from_namespaces));
+        if let Err(error) = written {
+            tracing::warn!(
+                interface = self.policy.pods.as_str(),
+                error = error.report(),
+                "cannot note that pods are on their bridge: it will not be deleted when they have the network of CNI again"
+            );
+        }
+        self
+    }
+
+    /// The same on a node whose pods have the network of CNI: the bridge that they had before, as `mark` says, goes when none is left on it.
+    #[must_use]
+    pub(crate) fn without_pods(self, mark: PathBuf) -> Self {
+        Self {
+            pod_mark: Some(mark),
+            ..self
+        }
+    }
+
+    /// Deletes the bridge of pods if they had it and none is left on it. What fails is logged.
+    pub(super) async fn remove_pod_bridge(self: &Arc<Self>, mark: &Path) {
         let bridges = Arc::clone(self);
-        match blocking(move || bridges.remove_if_left()).await {
+        let mark = mark.to_owned();
+        match blocking(move || bridges.remove_if_left(&mark)).await {
             Ok(false) => {}
             Ok(true) => tracing::info!(
                 interface = self.policy.pods.as_str(),
@@ -35,20 +63,28 @@ impl NativeBridges {
     }
 
     /// Returns whether it has deleted it. Idempotent. Blocks.
-    fn remove_if_left(&self) -> Result<bool> {
+    fn remove_if_left(&self, mark: &Path) -> Result<bool> {
         let name = &self.policy.pods;
         let addresses = self.own.settings().addresses_dir.join(name);
-        if !has_device(name) || !is_left(&Path::new(DEVICES).join(name), &addresses) {
-            return Ok(false);
+        let is_there = has_device(name);
+        if is_there {
+            if !is_left(mark, &Path::new(DEVICES).join(name), &addresses) {
+                return Ok(false);
+            }
+            self.forget_bridge(name)?;
+            delete_device(name).map_err(from_namespaces)?;
         }
-        self.forget_bridge(name)?;
-        delete_device(name).map_err(from_namespaces)?;
-        Ok(true)
+        // One that is made from now on is another gateway's.
+        if mark.exists() {
+            fs::remove_file(mark).map_err(|fault| io_error("remove", mark, fault))?;
+        }
+        Ok(is_there)
     }
 }
 
-/// Returns whether a bridge has had pods, and has none any more. `device` is its directory of the kernel, `addresses` that of `host-local`.
-fn is_left(device: &Path, addresses: &Path) -> bool {
+/// Returns whether a bridge has had pods of this gateway, and has none any more. `mark` says the first, `device` is its directory of the
+/// kernel, `addresses` that of `host-local`.
+fn is_left(mark: &Path, device: &Path, addresses: &Path) -> bool {
     let names = |dir: &Path| -> Option<Vec<String>> {
         let entries = fs::read_dir(dir).ok()?.flatten();
         let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -57,13 +93,16 @@ fn is_left(device: &Path, addresses: &Path) -> bool {
     // Only bridges have this directory.
     let ports = names(&device.join("brif"));
     let is_address = |name: &String| name.parse::<IpAddr>().is_ok();
-    ports.is_some_and(|ports| ports.is_empty())
+    mark.exists()
+        && ports.is_some_and(|ports| ports.is_empty())
         && names(addresses).is_some_and(|files| !files.iter().any(is_address))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::config::NetworkConfig;
+    use crate::network::bridge::{BridgeNetwork, RangeKey};
 
     /// The names in a directory, if it is there.
     type Names = Option<&'static [&'static str]>;
@@ -93,11 +132,45 @@ mod tests {
             let [device, addresses] = ["device", "addresses"].map(|name| dir.path().join(name));
             made(&device.join("brif"), ports);
             made(&addresses, files);
+            let mark = dir.path().join("mark");
+            // It is that of another gateway.
+            assert!(!is_left(&mark, &device, &addresses), "{ports:?} {files:?}");
+            fs::write(&mark, "").unwrap();
             assert_eq!(
-                is_left(&device, &addresses),
+                is_left(&mark, &device, &addresses),
                 expected,
                 "{ports:?} {files:?}"
             );
+        }
+    }
+
+    /// The bridges of a gateway whose bridge of pods has this name.
+    fn bridges(pods: &str) -> NativeBridges {
+        let mut network = NetworkConfig::default();
+        network.pods.name = pods.to_owned();
+        let (own, _) = BridgeNetwork::of(&network.bridge, Path::new("own"), RangeKey::Own).unwrap();
+        NativeBridges::new(&network, own.list()).unwrap()
+    }
+
+    #[test]
+    fn gateway_notes_that_its_pods_are_on_their_bridge_until_that_is_gone() {
+        for (pods, is_marked, stays) in [
+            ("swt-no-bridge", true, false),
+            ("swt-no-bridge", false, false),
+            // Each node has this one, which is no bridge.
+            ("lo", true, true),
+            ("lo", false, false),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let mark = dir.path().join("network/mark");
+            let mut bridges = bridges(pods);
+            if is_marked {
+                bridges = bridges.with_pods(&mark).with_pods(&mark);
+            }
+            assert_eq!(mark.exists(), is_marked);
+            let bridges = bridges.without_pods(mark.clone());
+            assert!(!bridges.remove_if_left(&mark).unwrap(), "{pods}");
+            assert_eq!(mark.exists(), stays, "{pods} {is_marked}");
         }
     }
 }

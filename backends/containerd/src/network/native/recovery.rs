@@ -150,8 +150,8 @@ impl NativeBridges {
     /// Removes ends of network devices that belong to no attachment, and a bridge of pods that nobody needs any more. When recovery is complete;
     /// the first not unless it knows all attachments.
     pub(crate) async fn sweep(self: &Arc<Self>) {
-        if !self.has_pods {
-            self.remove_pod_bridge().await;
+        if let Some(mark) = &self.pod_mark {
+            self.remove_pod_bridge(mark).await;
         }
         if !self.in_use.is_cancelled() {
             return;

@@ -164,6 +164,7 @@ fn node_keeps_what_it_learns_from_routers() {
             ip(&format!(
                 "addr add 2001:db8:5::7/64 dev uplink nodad{lifetime}"
             ));
+            assert_eq!(node.driver.keep_routers().is_err(), is_refused);
             let attached = node.driver.attach(&Container::new("a").request);
             let forwards = is_forwarding(IpFamily::V6).unwrap();
             match attached {
