@@ -46,7 +46,8 @@ pub use names::{IpPrefix, LinkName, LinkRef, Mac};
 pub use neighbour::{Neighbour, add_neighbour, delete_neighbour, list_neighbours};
 pub use netns::NetNs;
 pub use parameter::{
-    IpFamily, Ipv6Setting, enable_forwarding, is_forwarding, learns_from_routers, set_ipv6,
+    IpFamily, Ipv6Setting, enable_forwarding, is_forwarding, learns_from_routers, learnt_devices,
+    set_ipv6,
 };
 pub use port::{PortFlags, set_port};
 pub use route::{Route, add_route, delete_route, list_routes};

@@ -8,6 +8,7 @@ use switchyard_cni::{NetworkList, PluginConf};
 use switchyard_core::spec::Subnet;
 use switchyard_linux::resolv_conf::Families;
 use switchyard_linux::routes;
+use switchyard_network::netlink::learnt_devices;
 
 use super::codes::runtime::{NO_IPV6, PORTS_ON_IPV4, ROUTERS_IGNORED};
 use super::facts::Facts;
@@ -26,11 +27,8 @@ const PARAMETERS: &str = "/proc/sys/net/ipv6/conf";
 /// The bridge of the plugin `bridge`, unless its configuration names one.
 const DEFAULT_BRIDGE: &str = "cni0";
 
-/// The most addresses that are looked at.
-const ADDRESSES_MAX: usize = 100_000;
-
-/// The flag of an address that does not expire, and so was not learnt.
-const PERMANENT: u8 = 0x80;
+/// The most addresses and routes of routers that are looked at.
+const LEARNT_MAX: usize = 100_000;
 
 /// Maximum number of interfaces that a finding names.
 const NAMED_MAX: usize = 4;
@@ -163,17 +161,16 @@ fn cannot_have_six(facts: &Facts, bridge: &str) -> Option<Finding> {
     })
 }
 
-/// The interfaces whose addresses of IPv6 the kernel learns from routers, which it does not listen to any more once the node
+/// The interfaces whose addresses or default route of IPv6 the kernel learns from routers, which it does not listen to any more once the node
 /// forwards for a network of containers.
 fn routers_ignored(facts: &Facts) -> Option<Finding> {
     if !forwarded(facts).six {
         return None;
     }
-    let text = facts.view.text(ADDRESSES)?;
-    let mut learning: Vec<String> = text
-        .lines()
-        .take(ADDRESSES_MAX)
-        .filter_map(learnt_by)
+    let [addresses, routes] =
+        [ADDRESSES, routes::SIX].map(|file| facts.view.text(file).unwrap_or_default());
+    let mut learning: Vec<String> = learnt_devices(&addresses, &routes)
+        .take(LEARNT_MAX)
         .filter(|interface| parameter(facts, interface, "accept_ra") == Some(1))
         .map(str::to_owned)
         .collect();
@@ -185,16 +182,6 @@ fn routers_ignored(facts: &Facts) -> Option<Finding> {
     let found =
         format!("a network of containers has a range of IPv6, and accept_ra = 1 of {named}");
     Some(Finding::new(&ROUTERS_IGNORED, found).command(command))
-}
-
-/// The interface of a line of [`ADDRESSES`], if its address is a global one that expires.
-fn learnt_by(line: &str) -> Option<&str> {
-    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-    let &[_, _, _, scope, flags, interface] = fields.as_slice() else {
-        return None;
-    };
-    let flags = u8::from_str_radix(flags, 16).ok()?;
-    (scope == "00" && flags & PERMANENT == 0).then_some(interface)
 }
 
 /// The value of a parameter of IPv6 of an interface.

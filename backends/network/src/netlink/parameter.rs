@@ -89,14 +89,20 @@ pub fn is_forwarding(family: IpFamily) -> Result<bool, NetlinkError> {
 pub fn learns_from_routers() -> Result<Option<String>, NetlinkError> {
     let addresses = read_if_there(ADDRESSES)?;
     let routes = read_if_there(ROUTES)?;
-    let learnt = addresses.lines().filter_map(with_learnt_address);
-    let mut learnt = learnt.chain(routes.lines().filter_map(with_learnt_route));
+    let mut learnt = learnt_devices(&addresses, &routes);
     let loses_them = |device: &&str| {
         let file = Path::new(OF_DEVICES).join(device);
         // One that is gone by now loses nothing.
         read(file.join(Ipv6Setting::AcceptRa.name())).is_ok_and(|value| value.trim() == "1")
     };
     Ok(learnt.find(loses_them).map(str::to_owned))
+}
+
+/// The devices that have an address or the default route of IPv6 from a router, some more than once: by the texts of the kernel's files `if_inet6` and
+/// `ipv6_route`. Pure.
+pub fn learnt_devices<'a>(addresses: &'a str, routes: &'a str) -> impl Iterator<Item = &'a str> {
+    let addresses = addresses.lines().filter_map(with_learnt_address);
+    addresses.chain(routes.lines().filter_map(with_learnt_route))
 }
 
 /// The device of a line of [`ADDRESSES`], if its address is a global one that expires.

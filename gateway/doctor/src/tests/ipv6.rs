@@ -213,6 +213,18 @@ fn node_that_loses_its_routes_of_ipv6_once_it_forwards() {
         let is_named = |one: &Finding| one.found.ends_with("accept_ra = 1 of eth0");
         assert!(found.iter().all(is_named), "{found:?}");
     }
+    // The default route alone, beside an address that was given, as where an operator gives addresses.
+    let zero = "0".repeat(32);
+    let route = format!("{zero} 00 {zero} 00 {zero} 00000400 00000001 00000000 00450003 eth0\n");
+    check(
+        |node| {
+            node.config(dual);
+            node.file("/proc/net/if_inet6", given);
+            node.file("/proc/net/ipv6_route", &route);
+            node.file("/proc/sys/net/ipv6/conf/eth0/accept_ra", "1\n");
+        },
+        lost,
+    );
     check(
         |node| {
             pods_on(node, &["10.85.0.0/16", "fd00:85::/64"]);
