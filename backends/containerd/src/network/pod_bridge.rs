@@ -190,15 +190,13 @@ impl PodBridge {
         let is_free = *self.found_free.lock() == subnets && has_device(name);
         if !is_free {
             network.check_routes()?;
-            let former = Routes::read().former(name, &subnets);
-            if let Some(former) = former.filter(|_| !self.native.is_chosen()) {
-                return Err(unavailable(&format!(
-                    "the bridge still has {former} of a former podCIDR, and plugins give it one range of IPv4: drain the node and `ip link delete {name}`, or set network.bridge.driver to \"native\""
-                )));
-            }
             if self.native.is_chosen() {
                 let kept = self.native.keep_routers(network.list());
                 kept.map_err(|error| unavailable("pods cannot be attached").with_source(error))?;
+            } else if let Some(former) = Routes::read().former(name, &subnets) {
+                return Err(unavailable(&format!(
+                    "the bridge still has {former} of a former podCIDR, and plugins give it one range of IPv4: drain the node and `ip link delete {name}`, or set network.bridge.driver to \"native\""
+                )));
             }
             *self.found_free.lock() = subnets;
         }

@@ -36,6 +36,13 @@ impl BridgeDriver {
     pub(super) fn ready_bridge(&self, state: &mut State) -> Result<ReadyBridge, DriverError> {
         let name = &self.settings.name;
         state.check_free(name, &self.rules)?;
+        if state
+            .bridges
+            .get(name)
+            .is_none_or(|one| one.device.is_none())
+        {
+            self.keep_routers()?;
+        }
         let ready = self.found_or_made(state)?;
         let before = state.bridges.get(name).cloned();
         let is_known = state.know(name, &self.rules)?.device == Some(ready.index);
@@ -99,7 +106,6 @@ impl BridgeDriver {
         let reference = LinkRef::Index(bridge.index);
         let mut requests = Vec::new();
         if !is_known {
-            self.keep_routers()?;
             if self.settings.is_gateway {
                 self.allow_ipv6()?;
             }

@@ -150,12 +150,16 @@ impl NativeBridges {
     /// Removes ends of network devices that belong to no attachment, and a bridge of pods that nobody needs any more. When recovery is complete;
     /// the first not unless it knows all attachments.
     pub(crate) async fn sweep(self: &Arc<Self>) {
+        if self.in_use.is_cancelled() {
+            self.sweep_devices().await;
+        }
+        // What was swept counted as a pod on it.
         if let Some(mark) = &self.pod_mark {
             self.remove_pod_bridge(mark).await;
         }
-        if !self.in_use.is_cancelled() {
-            return;
-        }
+    }
+
+    async fn sweep_devices(self: &Arc<Self>) {
         let swept = self.call(BridgeTables::sweep).await;
         match swept.and_then(|swept| swept.map_err(from_network)) {
             Ok(0) => {}

@@ -176,6 +176,7 @@ fn node_keeps_what_it_learns_from_routers() {
                     let text = error.to_string();
                     assert!(is_refused && text.contains("uplink/accept_ra=2"), "{text}");
                     assert!(!forwards && node.in_use().is_empty());
+                    assert!(!Path::new("/proc/sys/net/ipv4/conf/swtest0").exists());
                     set("ipv6/conf/uplink/accept_ra", "2");
                     node.driver.attach(&Container::new("b").request).unwrap();
                 }
