@@ -69,7 +69,7 @@ fn every_crash_point_has_a_kill_test() {
         );
     }
     // `swarm::kills` kills another process than the daemon, and `swarm::logs` and `swarm::bridges` a daemon in a
-    // swarm; `nomad::kills` one without plugins.
+    // swarm; `nomad::kills` one without plugins; `cri::pod_bridge` one whose pods get another network.
     let others = [
         Operation::FirstStart,
         Operation::JoinSwarm,
@@ -77,6 +77,8 @@ fn every_crash_point_has_a_kill_test() {
         Operation::RotateLog,
         Operation::HoldClusterBridge,
         Operation::LeaveClusterBridge,
+        Operation::MarkPodBridge,
+        Operation::DeletePodBridge,
         Operation::AttachToBridge,
         Operation::DetachFromBridge,
     ];

@@ -339,6 +339,20 @@ crash_points! {
         /// The network is no longer stored.
         ClusterBridgeForgotten: Kill,
     }
+    /// The start of a daemon whose pods are on a bridge of the gateway.
+    MarkPodBridge {
+        /// It is stored that pods of this gateway are on their bridge.
+        PodBridgeMarked: Kill,
+    }
+    /// Deleting that bridge, by a daemon whose pods have the network of CNI again.
+    DeletePodBridge {
+        /// The tables have nothing more of the bridge, on which no pod is left.
+        PodBridgeRulesRemoved: Kill,
+        /// The bridge is deleted.
+        PodBridgeDeleted: Kill,
+        /// It is no longer stored that pods are on it.
+        PodBridgeUnmarked: Kill,
+    }
     /// Attaching a sandbox to a bridge of the gateway without plugins.
     AttachToBridge {
         /// The sandbox has addresses in the directory of host-local.

@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use nix::net::if_::if_nametoindex;
 use serde_json::Value;
+use switchyard_crash_points::{CrashPoint, Operation};
 use switchyard_network::nft::{Element, NftFamily};
 use switchyard_proto::cri::v1::PortMapping;
 use switchyard_tests::host::{eventually, free_port};
@@ -26,16 +28,35 @@ const LIMIT: Duration = Duration::from_secs(20);
 fn node(more: impl FnOnce(&PrivateRoot) -> String) -> TestNode {
     TestNode::start_configured(|root| {
         fs::remove_dir_all(root.cni_conf()).expect("the root has made it");
-        format!(
-            "[cri]\nnetwork = \"bridge\"\n\
-             [network]\nbin_dirs = [{:?}]\n\
-             [network.bridge]\ndriver = \"native\"\n\
-             [network.pods]\nname = {:?}\n{}",
-            root.path().join("no-plugins"),
-            root.network().bridge(),
-            more(root),
-        )
+        on_bridge(root, &more(root))
     })
+}
+
+/// The configuration of such a node.
+fn on_bridge(root: &PrivateRoot, more: &str) -> String {
+    format!(
+        "[cri]\nnetwork = \"bridge\"\n\
+         [network]\nbin_dirs = [{:?}]\n\
+         [network.bridge]\ndriver = \"native\"\n\
+         [network.pods]\nname = {:?}\n{more}",
+        root.path().join("no-plugins"),
+        root.network().bridge(),
+    )
+}
+
+/// The configuration of a node whose pods have the network of CNI, with the same bridges.
+fn without_pods(root: &PrivateRoot) -> String {
+    format!(
+        "[network.bridge]\ndriver = \"native\"\n\
+         [network.pods]\nname = {:?}\n",
+        root.network().bridge()
+    )
+}
+
+/// The file that says that the pods of a gateway are on their bridge.
+fn mark(node: &TestNode) -> PathBuf {
+    let bridge = node.root().network().bridge();
+    node.root().state().join(format!("network/{bridge}.pods"))
 }
 
 fn is_served(address: SocketAddr) -> bool {
@@ -214,14 +235,10 @@ fn with_plugins_another_range_waits_until_the_bridge_of_the_former_one_is_delete
 fn bridge_without_pods_is_deleted_when_new_ones_have_the_network_of_cni_again() {
     let node = node(|root| format!("subnets = [{:?}]\n", root.network().subnet()));
     let bridge = node.root().network().bridge().to_owned();
-    let mark = node.root().state().join(format!("network/{bridge}.pods"));
+    let mark = mark(&node);
     assert!(mark.exists(), "the bridge would be another gateway's");
     let last = node.pod("last");
-    let with_cni = format!(
-        "[network.bridge]\ndriver = \"native\"\n\
-         [network.pods]\nname = {bridge:?}\n"
-    );
-    node.root().write_config(&with_cni);
+    node.root().write_config(&without_pods(node.root()));
     node.daemon().restart();
     let is_there = || if_nametoindex(bridge.as_str()).is_ok();
     assert!(is_there() && mark.exists(), "a pod is on it");
@@ -230,4 +247,46 @@ fn bridge_without_pods_is_deleted_when_new_ones_have_the_network_of_cni_again() 
     node.daemon().restart();
     assert!(eventually(LIMIT, || !is_there()), "{bridge} stays");
     assert!(eventually(LIMIT, || !mark.exists()), "{bridge} is marked");
+}
+
+/// The daemon is killed at each step of noting that pods are on their bridge, and of deleting it when they are not any more.
+#[test]
+fn kill_amid_a_change_of_the_network_of_pods_leaves_neither_bridge_nor_mark() {
+    let subnets = |root: &PrivateRoot| format!("subnets = [{:?}]\n", root.network().subnet());
+    let node = node(subnets);
+    let bridge = node.root().network().bridge().to_owned();
+    let mark = mark(&node);
+    let is_there = || if_nametoindex(bridge.as_str()).is_ok();
+    let killed_at = |step: CrashPoint| {
+        node.daemon().kill9();
+        node.daemon().kill_at(&[(step, 1)]);
+        node.daemon().spawn();
+        node.daemon().wait_killed();
+    };
+    node.root().write_config(&without_pods(node.root()));
+    node.daemon().restart();
+    assert!(eventually(LIMIT, || !mark.exists()), "{bridge} is marked");
+
+    let root = node.root();
+    root.write_config(&on_bridge(root, &subnets(root)));
+    for step in Operation::MarkPodBridge.crash_points() {
+        killed_at(*step);
+        assert!(mark.exists(), "{step:?}");
+    }
+    node.daemon().restart();
+    let last = node.pod("last");
+    node.cri().stop_pod(last.id()).expect("it can be stopped");
+    assert!(is_there() && mark.exists(), "no pod was on it");
+
+    root.write_config(&without_pods(root));
+    // Each start goes on where the one before was killed.
+    for step in Operation::DeletePodBridge.crash_points() {
+        killed_at(*step);
+        let [is_deleted, is_unmarked] =
+            [CrashPoint::PodBridgeDeleted, CrashPoint::PodBridgeUnmarked].map(|at| at <= *step);
+        assert_eq!(is_there(), !is_deleted, "{step:?}");
+        assert_eq!(mark.exists(), !is_unmarked, "{step:?}");
+    }
+    node.daemon().restart();
+    assert!(!is_there() && !mark.exists());
 }

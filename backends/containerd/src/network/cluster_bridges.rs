@@ -263,13 +263,12 @@ impl ClusterBridges {
     /// Removes a bridge that nobody holds. Idempotent.
     fn remove(&self, interface: &str) -> Result<()> {
         let failed = |error: Error| error.context(format!("remove the unused bridge {interface}"));
-        self.native.forget_bridge(interface).map_err(failed)?;
-        reach(CrashPoint::ClusterBridgeRulesRemoved);
-        let deleted = delete_device(interface).map_err(from_namespaces);
+        let deleted = self.native.delete_bridge(
+            interface,
+            CrashPoint::ClusterBridgeRulesRemoved,
+            CrashPoint::ClusterBridgeDeleted,
+        );
         deleted.map_err(failed)?;
-        reach(CrashPoint::ClusterBridgeDeleted);
-        // Who takes over what is on record may have seen the device in between.
-        self.native.forget_bridge(interface).map_err(failed)?;
         remove_tree_blocking(&self.dir.join(interface), &Cancel::default())?;
         reach(CrashPoint::ClusterBridgeForgotten);
         Ok(())

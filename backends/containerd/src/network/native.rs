@@ -23,11 +23,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use switchyard_cni as cni;
+use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::PodNetwork;
-use switchyard_core::{Error, Result};
+use switchyard_core::{Error, Result, threads};
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::report;
-use switchyard_namespaces::Ns;
+use switchyard_namespaces::{Ns, delete_device};
 use switchyard_network::addresses::Holder;
 use switchyard_network::driver::{self, AttachRequest, BridgeDriver, BridgeTables};
 use switchyard_network::netlink::LinkName;
@@ -39,7 +41,7 @@ use tokio_util::sync::CancellationToken;
 use super::journal::mappings;
 use super::request::INTERFACE;
 use crate::base::config::NetworkConfig;
-use crate::base::error::{from_cni, from_network};
+use crate::base::error::{from_cni, from_namespaces, from_network};
 use crate::base::fs::blocking;
 use crate::base::layout::SandboxDirs;
 
@@ -86,8 +88,8 @@ pub(crate) struct NativeBridges {
     /// rules for it.
     bridges_changed: Notify,
     threads: Arc<Semaphore>,
-    /// One permit: the journals of all sandboxes are read once at a time. A disk that hangs keeps one thread, and none of those.
-    reading: Arc<Semaphore>,
+    /// For the journals of all sandboxes, and the look for pods on a bridge that is left: a disk that hangs keeps one thread, and none of those.
+    files: BlockingPool,
 }
 
 /// What the daemon is to attach to a bridge.
@@ -171,7 +173,7 @@ impl NativeBridges {
             past_flows: Notify::new(),
             bridges_changed: Notify::new(),
             threads: Arc::new(Semaphore::new(THREADS)),
-            reading: Arc::new(Semaphore::new(1)),
+            files: BlockingPool::new(threads::FILES_POOL, recovery::READ_LIMIT),
         };
         if bridges.is_chosen() {
             let kept = bridges.own.keep();
@@ -377,12 +379,31 @@ impl NativeBridges {
     ///
     /// # Errors
     /// `Internal` with the kernel's text: call it again.
-    pub(super) fn forget_bridge(&self, name: &str) -> Result<()> {
+    fn forget_bridge(&self, name: &str) -> Result<()> {
         let link = LinkName::new(name).map_err(from_network)?;
         self.tables.forget_bridge(&link).map_err(from_network)?;
         self.others.lock().remove(name);
         self.bridges_changed.notify_one();
         Ok(())
+    }
+
+    /// Deletes a bridge on which nothing is, with what the tables have of it. The crash points are those of the rules' and of the bridge's
+    /// removal. Idempotent. Blocks.
+    ///
+    /// # Errors
+    /// `Internal` with the kernel's text: call it again.
+    pub(super) fn delete_bridge(
+        &self,
+        name: &str,
+        rules_removed: CrashPoint,
+        deleted: CrashPoint,
+    ) -> Result<()> {
+        self.forget_bridge(name)?;
+        reach(rules_removed);
+        delete_device(name).map_err(from_namespaces)?;
+        reach(deleted);
+        // Who takes over what is on record may have seen the device in between.
+        self.forget_bridge(name)
     }
 
     /// Runs a call about the bridges on a thread. Cancel-safe: one that has begun is completed.

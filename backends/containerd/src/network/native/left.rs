@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use switchyard_core::Result;
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::files::Durable;
-use switchyard_namespaces::{delete_device, files, has_device};
+use switchyard_namespaces::{files, has_device};
 
 use super::{DEVICES, NativeBridges};
 use crate::base::error::from_namespaces;
-use crate::base::fs::{blocking, create_private_dir_blocking, io_error};
+use crate::base::fs::{create_private_dir_blocking, io_error};
 
 impl NativeBridges {
     /// The same on a node whose pods are on their bridge, which `mark` says from now on. What fails is logged. Blocks.
@@ -25,12 +26,13 @@ impl NativeBridges {
         let dir = mark.parent().unwrap_or(Path::new("/"));
         let written = create_private_dir_blocking(dir)
             .and_then(|()| files::write(mark, b"", 0o644, Durable::No).map_err(from_namespaces));
-        if let Err(error) = written {
-            tracing::warn!(
+        match written {
+            Ok(()) => reach(CrashPoint::PodBridgeMarked),
+            Err(error) => tracing::warn!(
                 interface = self.policy.pods.as_str(),
                 error = error.report(),
                 "cannot note that pods are on their bridge: it will not be deleted when they have the network of CNI again"
-            );
+            ),
         }
         self
     }
@@ -44,11 +46,13 @@ impl NativeBridges {
         }
     }
 
-    /// Deletes the bridge of pods if they had it and none is left on it. What fails is logged.
+    /// Deletes the bridge of pods if they had it and none is left on it. What fails is logged. If a disk hangs, it ends all the same.
     pub(super) async fn remove_pod_bridge(self: &Arc<Self>, mark: &Path) {
         let bridges = Arc::clone(self);
         let mark = mark.to_owned();
-        match blocking(move || bridges.remove_if_left(&mark)).await {
+        let object = format!("the bridge {}", self.policy.pods);
+        let remove = move || bridges.remove_if_left(&mark);
+        match self.files.run(object, remove).await {
             Ok(false) => {}
             Ok(true) => tracing::info!(
                 interface = self.policy.pods.as_str(),
@@ -71,12 +75,16 @@ impl NativeBridges {
             if !is_left(mark, &Path::new(DEVICES).join(name), &addresses) {
                 return Ok(false);
             }
-            self.forget_bridge(name)?;
-            delete_device(name).map_err(from_namespaces)?;
+            self.delete_bridge(
+                name,
+                CrashPoint::PodBridgeRulesRemoved,
+                CrashPoint::PodBridgeDeleted,
+            )?;
         }
         // One that is made from now on is another gateway's.
         if mark.exists() {
             fs::remove_file(mark).map_err(|fault| io_error("remove", mark, fault))?;
+            reach(CrashPoint::PodBridgeUnmarked);
         }
         Ok(is_there)
     }
@@ -100,6 +108,11 @@ fn is_left(mark: &Path, device: &Path, addresses: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
+    use futures::FutureExt as _;
+
+    use super::super::recovery::READ_LIMIT;
     use super::*;
     use crate::base::config::NetworkConfig;
     use crate::network::bridge::{BridgeNetwork, RangeKey};
@@ -172,5 +185,27 @@ mod tests {
             assert!(!bridges.remove_if_left(&mark).unwrap(), "{pods}");
             assert_eq!(mark.exists(), stays, "{pods} {is_marked}");
         }
+    }
+
+    /// The clock stands still: nothing here waits for real time.
+    #[tokio::test(start_paused = true)]
+    async fn look_for_pods_ends_although_a_disk_hangs() {
+        let dir = tempfile::tempdir().unwrap();
+        let mark = dir.path().join("mark");
+        fs::write(&mark, "").unwrap();
+        let bridges = Arc::new(bridges("swt-no-bridge"));
+        let (answers, answer) = mpsc::channel::<()>();
+        let hung = move || {
+            let _ = answer.recv();
+            Ok(())
+        };
+        let mut reads = Box::pin(bridges.files.run("the journals".to_owned(), hung));
+        assert!((&mut reads).now_or_never().is_none());
+        let mut look = Box::pin(bridges.remove_pod_bridge(&mark));
+        assert!((&mut look).now_or_never().is_none());
+        tokio::time::advance(READ_LIMIT).await;
+        look.await;
+        assert!(mark.exists(), "the next start tries again");
+        drop(answers);
     }
 }

@@ -8,15 +8,14 @@ use switchyard_cni as cni;
 use switchyard_core::id::SandboxId;
 use switchyard_core::{Error, Result};
 use switchyard_network::driver::BridgeTables;
-use tokio::time::timeout;
 
 use super::{NATIVE, NativeAttachment, NativeBridges};
 use crate::base::error::{from_cni, from_network};
-use crate::base::fs::{blocking, ids_below};
+use crate::base::fs::ids_below;
 use crate::base::layout::{Layout, SandboxDirs};
 
-/// Limit for reading the journals of predecessors.
-const READ_LIMIT: Duration = Duration::from_secs(30);
+/// Limit for reading the journals of predecessors, and for a look at what they have left.
+pub(super) const READ_LIMIT: Duration = Duration::from_secs(30);
 
 /// The attachments that predecessors have made without plugins.
 #[derive(Debug, Default)]
@@ -87,26 +86,12 @@ impl NativeBridges {
     /// # Errors
     /// Those of [`NativeBridges::find`]; `Unavailable` if the disk hangs.
     async fn found(self: &Arc<Self>, layout: &Layout, is_first: bool) -> Result<FoundAttachments> {
-        let hangs = || {
-            let dir = layout.all_sandbox_state();
-            Error::unavailable(format!(
-                "read {}: the disk does not answer within {READ_LIMIT:?}",
-                dir.display()
-            ))
-        };
-        // A reading that is under way has not answered for so long.
-        let Ok(turn) = Arc::clone(&self.reading).try_acquire_owned() else {
-            return Err(hangs());
-        };
+        let dir = layout.all_sandbox_state();
+        let object = format!("the network journals in {}", dir.display());
         let bridges = Arc::clone(self);
         let all = layout.clone();
-        let find = blocking(move || {
-            let _until_it_returns = turn;
-            bridges.find(&all, is_first)
-        });
-        timeout(READ_LIMIT, find)
-            .await
-            .unwrap_or_else(|_| Err(hangs()))
+        let find = move || bridges.find(&all, is_first);
+        self.files.run(object, find).await
     }
 
     /// Reads the journals of all sandboxes, also of those that containerd does not know. Blocks.
