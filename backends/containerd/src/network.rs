@@ -116,7 +116,7 @@ impl Network {
             Link::Named(name) => (self.named(name, network).await?, false),
             Link::Bridge => {
                 let is_native = self.is_native(&self.bridge.list().name)?;
-                (self.bridge.list_if_free()?, is_native)
+                (self.bridge.list_if_free().await?, is_native)
             }
             Link::ClusterBridge(asked) => {
                 let is_native = self.is_native(&asked.name)?;

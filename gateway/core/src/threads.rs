@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::id::Owner;
 
 /// Threads for blocking calls in the whole process, on a node with few processors.
-const TOTAL_MIN: usize = 158;
+const TOTAL_MIN: usize = 159;
 
 /// Threads for short calls for each processor, where that is more.
 const SHORT_PER_PROCESSOR: usize = 4;
@@ -49,9 +49,9 @@ pub const LOG_POOL: usize = 1;
 pub const FILES_POOL: usize = 1;
 
 /// Number of these pools: for the daemon's configuration, the history, the programs that run, the networks of the node,
-/// its resolver configuration, the hosts of registries, the join token of a swarm, the bundles of containerd, and the network
-/// journals of sandboxes.
-pub const FILES_POOLS: usize = 9;
+/// its resolver configuration, the hosts of registries, the join token of a swarm, the bundles of containerd, the network
+/// journals of sandboxes, and the bridge of pods.
+pub const FILES_POOLS: usize = 10;
 
 /// The maximum that look at the disks of the daemon's own directories: one for each, and one for trees that were set aside
 /// on them.
@@ -139,15 +139,15 @@ mod tests {
     #[test]
     fn threads_grow_with_the_processors_up_to_a_limit() {
         for (processors, of_runtime, for_blocking) in [
-            (1, 2, 158),
-            (2, 2, 158),
-            (10, 2, 158),
-            (11, 2, 162),
-            (16, 3, 182),
-            (64, 6, 374),
-            (96, 8, 374),
-            (512, 8, 374),
-            (usize::MAX, 8, 374),
+            (1, 2, 159),
+            (2, 2, 159),
+            (10, 2, 159),
+            (11, 2, 163),
+            (16, 3, 183),
+            (64, 6, 375),
+            (96, 8, 375),
+            (512, 8, 375),
+            (usize::MAX, 8, 375),
         ] {
             assert_eq!(workers(processors), of_runtime, "{processors}");
             assert_eq!(total(processors), for_blocking, "{processors}");

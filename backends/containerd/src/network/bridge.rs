@@ -15,7 +15,7 @@ use switchyard_namespaces::files;
 
 use crate::base::config;
 use crate::base::error::{from_cni, from_namespaces};
-use crate::base::fs::create_private_dir_blocking;
+use crate::base::fs::{blocking, create_private_dir_blocking};
 use crate::base::layout::Layout;
 use crate::network::routes::{Conflict, Routes};
 
@@ -39,7 +39,7 @@ const SPECIAL: [(IpAddr, u8); 6] = [
 ];
 
 /// A bridge network of the gateway: its own, or that of pods.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct BridgeNetwork {
     list: Arc<cni::NetworkList>,
     subnets: Vec<Subnet>,
@@ -301,20 +301,21 @@ impl BridgeNetwork {
         format!("{} {}", self.list.name, subnets.join(" "))
     }
 
-    /// Its configuration list, for a sandbox that is to be connected. Reads small files of the kernel.
+    /// Its configuration list, for a sandbox that is to be connected. Cancel-safe.
     ///
     /// # Errors
     /// `Unavailable` if the node already has a route to addresses of the ranges.
-    pub(crate) fn list_if_free(&self) -> Result<Arc<cni::NetworkList>> {
+    pub(crate) async fn list_if_free(&self) -> Result<Arc<cni::NetworkList>> {
         // Once the bridge exists, the routes to its ranges are its own.
         if !switchyard_namespaces::has_device(&self.list.name) {
-            self.check_routes()?;
+            let network = self.clone();
+            blocking(move || network.check_routes()).await?;
         }
         Ok(Arc::clone(&self.list))
     }
 
     /// Checks that nobody else of the node has an address of the ranges: no route of another interface; of ranges that a cluster has given,
-    /// those to more addresses do not count. Reads small files of the kernel.
+    /// those to more addresses do not count. Blocks on small files of the kernel: there may be many routes.
     ///
     /// # Errors
     /// `Unavailable` if it does.

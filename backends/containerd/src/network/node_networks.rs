@@ -2,7 +2,8 @@
 //! instead.
 //!
 //! They are read on one thread. If the file system hangs, it costs that thread: who needs a network is refused in
-//! time, and at once from then on, and the status is what was known before, until it is certain that it hangs.
+//! time, and at once from then on, and the status is what was known before, until it is certain that it hangs. The bridge of
+//! pods needs nothing of them, and has a thread of its own.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -36,6 +37,8 @@ pub(crate) struct NodeNetworks {
     /// The bridge of pods, if they are attached to none of these networks.
     pods: Option<Arc<PodBridge>>,
     thread: BlockingPool,
+    /// For that bridge.
+    pod_thread: BlockingPool,
     /// [`STATUS_LIMIT`], unless a test has another one.
     status_limit: Duration,
     known: Arc<Mutex<KnownNetwork>>,
@@ -85,6 +88,7 @@ impl NodeNetworks {
             plugins,
             pods,
             thread: BlockingPool::new(threads::FILES_POOL, READ_LIMIT),
+            pod_thread: BlockingPool::new(threads::FILES_POOL, READ_LIMIT),
             status_limit: STATUS_LIMIT,
             known: Arc::new(Mutex::new(known)),
             answer: Arc::default(),
@@ -108,7 +112,7 @@ impl NodeNetworks {
     /// `Unavailable` if there is none, or its directory hangs.
     pub(crate) async fn default_network(&self) -> Result<Arc<cni::NetworkList>> {
         if let Some(pods) = &self.pods {
-            return pods.list_if_free();
+            return self.read_for(pods, PodBridge::list_if_free).await;
         }
         Ok(self.read(|dir| dir.load().map_err(from_cni)).await?.list)
     }
@@ -138,28 +142,27 @@ impl NodeNetworks {
     /// Looks at the default network, and asks its plugins whether it is ready if they have STATUS. If that takes long, the
     /// answer is what was known before; once it is certain that the directory hangs, it says so. Cancel-safe.
     pub(crate) async fn look(&self) -> KnownNetwork {
-        // It needs neither the directory nor plugins, and so no thread on which these hang.
-        if let Some(pods) = self.pods.as_ref().filter(|pods| pods.is_native()) {
-            let found = KnownNetwork::of_pods(pods.list_if_free());
-            *self.known.lock() = found.clone();
-            return found;
-        }
         let plugins = self.plugins.clone();
-        let pods = self.pods.clone();
         let known = Arc::clone(&self.known);
-        let answer = Arc::clone(&self.answer);
-        let look = self.read(move |dir| {
-            let (found, network) = match pods {
-                Some(pods) => (KnownNetwork::of_pods(pods.look(plugins)), None),
-                None => KnownNetwork::find(dir, plugins),
-            };
-            let mut known = known.lock();
-            let answer = answer.lock().clone();
-            let before = known.condition.clone();
-            *known = found.answered(network.is_some(), answer.as_ref(), before);
-            Ok(network)
-        });
-        match timeout(self.status_limit, look).await {
+        let looked = if let Some(pods) = &self.pods {
+            let look = self.read_for(pods, move |pods| {
+                *known.lock() = KnownNetwork::of_pods(pods.look(plugins));
+                Ok(None::<cni::Network>)
+            });
+            timeout(self.status_limit, look).await
+        } else {
+            let answer = Arc::clone(&self.answer);
+            let look = self.read(move |dir| {
+                let (found, network) = KnownNetwork::find(dir, plugins);
+                let mut known = known.lock();
+                let answer = answer.lock().clone();
+                let before = known.condition.clone();
+                *known = found.answered(network.is_some(), answer.as_ref(), before);
+                Ok(network)
+            });
+            timeout(self.status_limit, look).await
+        };
+        match looked {
             Ok(Err(hangs)) => KnownNetwork {
                 condition: not_ready(hangs.report()),
                 ..self.known()
@@ -242,6 +245,17 @@ impl NodeNetworks {
         let dir = Arc::clone(&self.dir);
         let object = format!("the CNI configuration in {}", self.dir().display());
         self.thread.run(object, move || job(&dir)).await
+    }
+
+    /// The same for the bridge of pods.
+    async fn read_for<T: Send + 'static>(
+        &self,
+        pods: &Arc<PodBridge>,
+        job: impl FnOnce(&PodBridge) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let pods = Arc::clone(pods);
+        let object = "the bridge of pods".to_owned();
+        self.pod_thread.run(object, move || job(&pods)).await
     }
 }
 

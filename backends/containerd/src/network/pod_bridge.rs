@@ -160,7 +160,7 @@ impl PodBridge {
         words.join(" ")
     }
 
-    /// Its configuration list, for a pod that is to be connected. Reads small files of the kernel.
+    /// Its configuration list, for a pod that is to be connected. Blocks on small files of the kernel.
     ///
     /// # Errors
     /// `Unavailable` if it has no ranges, or not such as a bridge can have, or if others have some of their addresses; if a device of another
@@ -203,11 +203,6 @@ impl PodBridge {
         Ok(Arc::clone(network.list()))
     }
 
-    /// Returns whether pods are connected to it without plugins.
-    pub(super) fn is_native(&self) -> bool {
-        self.native.is_chosen()
-    }
-
     /// Looks whether a pod could be connected, and returns the configuration list. If plugins connect pods, it blocks on their directories.
     ///
     /// # Errors
@@ -224,7 +219,7 @@ impl PodBridge {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use switchyard_core::ErrorKind;
 
     use super::*;
@@ -233,7 +228,7 @@ mod tests {
     /// Ranges that no route of a node that runs tests has.
     const TOLD: [&str; 2] = ["198.19.242.0/24", "fd00:198:19:242::/64"];
 
-    fn network(subnets: &[&str]) -> config::NetworkConfig {
+    pub(in crate::network) fn network(subnets: &[&str]) -> config::NetworkConfig {
         let mut network = config::NetworkConfig::default();
         network.pods.name = "swt-pods".to_owned();
         network.pods.subnets = subnets.iter().map(|text| (*text).to_owned()).collect();
@@ -241,7 +236,10 @@ mod tests {
     }
 
     /// The bridge of this configuration, on a node whose kubelet has told these ranges.
-    async fn bridge(network: &config::NetworkConfig, told: &[&str]) -> PodBridge {
+    pub(in crate::network) async fn bridge(
+        network: &config::NetworkConfig,
+        told: &[&str],
+    ) -> PodBridge {
         let dir = tempfile::tempdir().unwrap();
         let ranges = Arc::new(Ranges::load(dir.path().join("ranges")));
         let told = told.iter().map(|text| text.parse().unwrap()).collect();

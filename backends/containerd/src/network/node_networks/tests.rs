@@ -9,6 +9,7 @@ use switchyard_core::ErrorKind;
 use tokio::sync::oneshot;
 
 use super::*;
+use crate::network::pod_bridge::tests as pod_bridge;
 
 mod status;
 
@@ -162,4 +163,29 @@ async fn hung_directory_costs_one_thread_and_the_status_goes_on() {
     };
     assert_eq!(again, well);
     assert_eq!(networks.default_network().await.unwrap().name, "net");
+}
+
+#[tokio::test]
+async fn hung_directory_holds_up_nobody_who_has_the_bridge_of_pods() {
+    let temp = tempfile::tempdir().unwrap();
+    let network = pod_bridge::network(&["198.19.243.0/24"]);
+    let pods = Arc::new(pod_bridge::bridge(&network, &[]).await);
+    let plugins = cni::Plugins::new([temp.path().to_owned()], cni::Limits::default());
+    let mut networks = NodeNetworks::new(temp.path(), plugins, Some(pods));
+    networks.status_limit = Duration::from_secs(120);
+    let (answers, answer) = mpsc::channel::<()>();
+    let mut hangs = Box::pin(networks.read(move |_| {
+        let _ = answer.recv();
+        Ok(())
+    }));
+    assert!((&mut hangs).now_or_never().is_none());
+    let found = networks.look().await;
+    assert_eq!(networks.known(), found);
+    let Condition::False { reason: _, message } = &found.condition else {
+        panic!("the plugins are not there: {found:?}")
+    };
+    assert!(message.contains("plugin"), "{message}");
+    let list = networks.default_network().await.unwrap();
+    assert_eq!(list.name, "swt-pods");
+    drop(answers);
 }
