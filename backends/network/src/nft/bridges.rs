@@ -34,8 +34,7 @@ pub struct BridgeRules {
 }
 
 /// Returns the elements of all bridges of a node. Those that are addresses are in the table of their family, the others in both
-/// ([`Element::fits`]). A table cannot have two subnets with addresses in common: of these it has the larger one, so that one bridge keeps no
-/// other from the tables.
+/// ([`Element::fits`]). The caller sees to it that no two subnets have an address in common: a table cannot have both.
 ///
 /// `allow` has pairs of bridges that reach each other whatever the isolation is, in both directions, since answers need theirs. Pairs with a
 /// bridge that is not ours have no effect: only our bridges are kept apart.
@@ -67,17 +66,7 @@ pub fn bridge_elements(
                 .extend(reached.map(|other| Element::Allowed(name.clone(), other.name.clone())));
         }
     }
-    without_parts(&elements)
-}
-
-/// The same elements without subnets that are parts of others.
-fn without_parts(elements: &BTreeSet<Element>) -> BTreeSet<Element> {
-    let is_subnet = |one: &&Element| matches!(one, Element::Masqueraded(_) | Element::Closed(_));
-    // Pairs of bridges are many more than subnets.
-    let subnets: Vec<&Element> = elements.iter().filter(is_subnet).collect();
-    let is_whole =
-        |one: &&Element| !is_subnet(one) || !subnets.iter().any(|other| one.is_part_of(other));
-    elements.iter().filter(is_whole).cloned().collect()
+    elements
 }
 
 /// Returns whether packets from one bridge may enter the other one.
@@ -201,53 +190,6 @@ mod tests {
                     .count();
                 assert_eq!(here, 2 + masqueraded / 2 + closed / 2);
             }
-        }
-    }
-
-    #[test]
-    fn of_subnets_with_addresses_in_common_the_larger_one_counts() {
-        let subnet = |text: &str| {
-            let (address, prefix) = text.split_once('/').unwrap();
-            NftSubnet::new(address.parse().unwrap(), prefix.parse().unwrap()).unwrap()
-        };
-        for (subnets, expected) in [
-            (&["10.98.0.0/16", "10.98.1.0/24"][..], &["10.98.0.0/16"][..]),
-            (&["10.98.1.0/24", "10.98.0.0/16"], &["10.98.0.0/16"]),
-            (&["10.98.0.0/24", "10.98.0.0/24"], &["10.98.0.0/24"]),
-            (
-                &["10.98.0.0/24", "10.98.1.0/24"],
-                &["10.98.0.0/24", "10.98.1.0/24"],
-            ),
-            (
-                &["10.98.1.0/24", "10.0.0.0/8", "10.98.0.0/16", "11.0.0.0/24"],
-                &["10.0.0.0/8", "11.0.0.0/24"],
-            ),
-            (&["fd00::/48", "fd00:0:0:1::/64"], &["fd00::/48"]),
-            (
-                &["0.0.0.0/0", "10.98.0.0/16", "fd00::/64"],
-                &["0.0.0.0/0", "fd00::/64"],
-            ),
-        ] {
-            let named = subnets.iter().enumerate();
-            let bridges: Vec<_> = named
-                .map(|(index, text)| BridgeRules {
-                    subnets: vec![subnet(text)],
-                    ..bridge(&format!("sw{index}"), "swarm")
-                })
-                .collect();
-            let elements = bridge_elements(&bridges, Isolation::None, &[]);
-            let expected: BTreeSet<_> = expected.iter().map(|text| subnet(text)).collect();
-            let of_set = |wanted: fn(NftSubnet) -> Element| -> BTreeSet<Element> {
-                expected.iter().copied().map(wanted).collect()
-            };
-            let mut found = elements.clone();
-            found.retain(|element| matches!(element, Element::Masqueraded(_) | Element::Closed(_)));
-            let both = of_set(Element::Masqueraded);
-            let both: BTreeSet<_> = both.into_iter().chain(of_set(Element::Closed)).collect();
-            assert_eq!(found, both, "{subnets:?}");
-            let is_bridge = |element: &&Element| matches!(element, Element::Bridge(_));
-            let count = elements.iter().filter(is_bridge).count();
-            assert_eq!(count, bridges.len(), "{subnets:?}");
         }
     }
 
