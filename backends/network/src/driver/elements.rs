@@ -167,7 +167,7 @@ pub(super) fn of_ports(error: DriverError, ports: &[PublishedPort]) -> DriverErr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nft::NftSubnet;
+    use crate::testing::subnet;
 
     const V4: &str = "10.1.0.2";
     const V6: &str = "fd00::2";
@@ -219,11 +219,7 @@ mod tests {
 
     #[test]
     fn what_may_be_of_an_unknown_bridge_stays_but_what_a_wanted_subnet_excludes() {
-        let masqueraded = |text: &str| {
-            let (address, prefix) = text.split_once('/').unwrap();
-            let subnet = NftSubnet::new(address.parse().unwrap(), prefix.parse().unwrap());
-            Element::Masqueraded(subnet.unwrap())
-        };
+        let masqueraded = |text: &str| Element::Masqueraded(subnet(text));
         let [bridge, known] = ["swy-1", "sw0"].map(|name| BridgeName::new(name).unwrap());
         let pair = |a: &BridgeName, b: &BridgeName| Element::Allowed(a.clone(), b.clone());
         let wanted = BTreeSet::from([masqueraded("10.1.0.0/16"), Element::Bridge(known.clone())]);

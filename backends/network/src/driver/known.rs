@@ -59,17 +59,13 @@ fn with_subnets(rules: &BridgeRules, more: &[NftSubnet]) -> BridgeRules {
 mod tests {
     use super::*;
     use crate::nft::BridgeName;
+    use crate::testing::subnet;
 
     /// Addresses of a pool may change while containers have some of the former one.
     #[test]
     fn subnets_of_before_stay_beside_those_that_they_have_no_address_in_common_with() {
-        let subnets = |texts: &[&str]| -> Vec<NftSubnet> {
-            let subnet = |text: &&str| {
-                let (address, prefix) = text.split_once('/').unwrap();
-                NftSubnet::new(address.parse().unwrap(), prefix.parse().unwrap()).unwrap()
-            };
-            texts.iter().map(subnet).collect()
-        };
+        let subnets =
+            |texts: &[&str]| -> Vec<NftSubnet> { texts.iter().map(|text| subnet(text)).collect() };
         let rules = |texts: &[&str]| BridgeRules {
             name: BridgeName::new("pods0").unwrap(),
             owner: String::new(),

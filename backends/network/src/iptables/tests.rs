@@ -1,8 +1,8 @@
 //! Decisions about listed chains; and on this kernel, with the programs of both variants, in network namespaces of their own.
 
 use super::*;
-use crate::nft::{BridgeName, NftSubnet};
-use crate::testing::{in_private_netns, run};
+use crate::nft::BridgeName;
+use crate::testing::{in_private_netns, run, subnet};
 
 const DROP: &str = "-P FORWARD DROP";
 const ACCEPT: &str = "-P FORWARD ACCEPT";
@@ -27,11 +27,6 @@ type Case<'a> = (&'a str, &'a [&'a str], bool, (usize, usize));
 /// How many rules are added and removed.
 fn counts(plan: &ChainPlan) -> (usize, usize) {
     (plan.add.len(), plan.remove.len())
-}
-
-fn subnet(text: &str) -> NftSubnet {
-    let (address, prefix) = text.split_once('/').unwrap();
-    NftSubnet::new(address.parse().unwrap(), prefix.parse().unwrap()).unwrap()
 }
 
 fn bridge(name: &str) -> BridgeRules {

@@ -87,6 +87,7 @@ fn reach_each_other(
 mod tests {
     use super::*;
     use crate::nft::NftFamily;
+    use crate::testing::subnet;
 
     fn name(name: &str) -> BridgeName {
         BridgeName::new(name).unwrap()
@@ -158,8 +159,7 @@ mod tests {
 
     #[test]
     fn subnets_are_masqueraded_and_closed_each_by_its_setting() {
-        let subnet = |text: &str, prefix| NftSubnet::new(text.parse().unwrap(), prefix).unwrap();
-        let both = [subnet("10.88.0.0", 16), subnet("fd00:88::", 64)];
+        let both = ["10.88.0.0/16", "fd00:88::/64"].map(subnet);
         for (masquerade, direct_routing, masqueraded, closed) in [
             (true, false, 2, 2),
             (false, true, 0, 0),
@@ -195,8 +195,7 @@ mod tests {
 
     #[test]
     fn subnet_that_is_masqueraded_is_no_part_of_one_that_is_closed() {
-        let large = NftSubnet::new("10.98.0.0".parse().unwrap(), 16).unwrap();
-        let small = NftSubnet::new("10.98.1.0".parse().unwrap(), 24).unwrap();
+        let [large, small] = ["10.98.0.0/16", "10.98.1.0/24"].map(subnet);
         for (one, other, expected) in [
             (Element::Closed(small), Element::Closed(large), true),
             (

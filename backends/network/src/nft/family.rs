@@ -349,6 +349,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::testing::subnet;
 
     #[test]
     fn instance_is_a_part_of_a_name() {
@@ -442,10 +443,6 @@ mod tests {
 
     #[test]
     fn subnets_with_an_address_in_common_overlap() {
-        let subnet = |text: &str| {
-            let (address, prefix) = text.split_once('/').unwrap();
-            NftSubnet::new(address.parse().unwrap(), prefix.parse().unwrap()).unwrap()
-        };
         for (one, other, expected) in [
             ("10.1.0.0/16", "10.1.7.0/24", true),
             ("10.1.0.0/16", "10.2.0.0/16", false),

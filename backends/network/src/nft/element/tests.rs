@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::nft::message::{NFTABLES, NfHead, messages};
+use crate::testing;
 
 /// A list of elements as a dump has it.
 fn listed(elements: &[Element]) -> Vec<u8> {
@@ -128,11 +129,7 @@ proptest! {
 #[test]
 fn adjacent_subnets_are_read_apart() {
     let subnets = ["10.1.0.0/16", "10.2.0.0/16", "10.4.0.0/14", "255.0.0.0/8"];
-    let elements = subnets.map(|text| {
-        let (address, prefix) = text.split_once('/').unwrap();
-        let subnet = NftSubnet::new(address.parse().unwrap(), prefix.parse().unwrap());
-        Element::Masqueraded(subnet.unwrap())
-    });
+    let elements = subnets.map(|text| Element::Masqueraded(testing::subnet(text)));
     let mut dumped = DumpedElements::default();
     dumped.add(TableSet::Masqueraded, NftFamily::Ip4, &listed(&elements));
     let (read, foreign) = dumped.finish(TableSet::Masqueraded);

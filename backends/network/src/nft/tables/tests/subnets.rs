@@ -2,12 +2,13 @@
 
 use super::*;
 use crate::nft::bridges::{BridgeRules, Isolation, bridge_elements};
+use crate::testing;
 
-fn rules(name: &str, subnet: (&str, u8)) -> BridgeRules {
+fn rules(name: &str, subnet: &str) -> BridgeRules {
     BridgeRules {
         name: bridge(name),
         owner: "swarm".to_owned(),
-        subnets: vec![NftSubnet::new(subnet.0.parse().unwrap(), subnet.1).unwrap()],
+        subnets: vec![testing::subnet(subnet)],
         is_gateway: true,
         masquerade: true,
         direct_routing: false,
@@ -19,21 +20,21 @@ fn subnet_takes_the_place_of_its_part_or_whole() {
     for (family, large, small, other) in [
         (
             NftFamily::Ip4,
-            ("10.98.0.0", 16),
-            ("10.98.0.0", 24),
-            ("10.99.0.0", 16),
+            "10.98.0.0/16",
+            "10.98.0.0/24",
+            "10.99.0.0/16",
         ),
         (
             NftFamily::Ip4,
-            ("10.98.0.0", 16),
-            ("10.98.255.0", 24),
-            ("10.97.0.0", 16),
+            "10.98.0.0/16",
+            "10.98.255.0/24",
+            "10.97.0.0/16",
         ),
         (
             NftFamily::Ip6,
-            ("fd00:98::", 48),
-            ("fd00:98:0:7::", 64),
-            ("fd00:99::", 64),
+            "fd00:98::/48",
+            "fd00:98:0:7::/64",
+            "fd00:99::/64",
         ),
     ] {
         in_private_netns(|| {
