@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::addresses::RangeLimits;
+use crate::driver::known::KnownBridge;
 use crate::testing::hosts::set;
+use crate::testing::subnet;
 
 /// A second bridge beside that of the node, on the same tables.
 fn beside(node: &Node, name: &str, subnets: &[&str]) -> BridgeDriver {
@@ -293,6 +295,59 @@ fn bridge_that_cannot_be_had_leaves_the_tables_of_all_others_as_they_are() {
     });
 }
 
+/// Also what was known before of a bridge that was to have other subnets.
+#[test]
+fn bridge_that_the_kernel_refuses_is_known_as_before() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS[..1]);
+        node.driver.attach(&Container::new("a").request).unwrap();
+        ip("link add swtest1 type bridge");
+        let before = shown();
+        for (name, subnets) in [("swtest1", "10.99.0.0/24"), ("swtest0", "10.77.0.0/24")] {
+            let asked = BridgeSettings {
+                name: LinkName::new(name).unwrap(),
+                // More than a bridge may have.
+                mtu: Some(100_000),
+                ..settings(node.addresses.path(), &[subnets])
+            };
+            let refused = BridgeDriver::new(asked, Arc::clone(&node.driver.tables)).unwrap();
+            let error = refused.attach(&Container::new("b").request).unwrap_err();
+            assert!(matches!(error, DriverError::Links(_)), "{error}");
+            assert!(!node.driver.tables.knows(&refused), "{name}");
+            assert!(node.driver.tables.knows(&node.driver), "{name}");
+            run("nft", "nftables", &["flush", "ruleset"]);
+            node.driver.tables.restore().unwrap();
+            assert_eq!(shown(), before, "{name}");
+        }
+        node.driver.attach(&Container::new("c").request).unwrap();
+    });
+}
+
+#[test]
+fn other_family_has_its_table_although_the_kernel_refuses_one() {
+    for (refused, subnets) in [
+        (NftFamily::Ip4, ["10.99.0.0/16", "10.99.7.0/24"]),
+        (NftFamily::Ip6, ["fd00:99::/48", "fd00:99:0:7::/64"]),
+    ] {
+        in_private_netns(|| {
+            let node = Node::new(&SUBNETS);
+            node.driver.attach(&Container::new("a").request).unwrap();
+            let tables = &node.driver.tables;
+            // No bridge has such subnets: what else a kernel may refuse is not the same on all.
+            let mut known = KnownBridge::new(&node.driver.rules);
+            known.rules.subnets = subnets.map(subnet).to_vec();
+            let name = LinkName::new("swtest1").unwrap();
+            tables.lock().bridges.insert(name, known);
+            run("nft", "nftables", &["flush", "ruleset"]);
+            tables.restore().unwrap_err();
+            for family in NftFamily::ALL {
+                let is_restored = !elements_of(family).is_empty();
+                assert_eq!(is_restored, family != refused, "{family:?}");
+            }
+        });
+    }
+}
+
 /// As the daemon of before has left them: the tables can be restored all the same.
 #[test]
 fn bridges_on_record_with_addresses_in_common_do_not_keep_tables_from_being_restored() {
@@ -356,6 +411,7 @@ fn bridge_loses_the_address_of_a_former_subnet_unless_somebody_is_there_or_it_is
                 node.driver.detach(&attachment).unwrap();
             }
             // The next process knows nothing of it, as of a container that plugins have connected.
+            ip("addr add fe80::88/64 dev swtest0 nodad");
             let settings = settings(node.addresses.path(), &["10.99.0.0/24", "fd00:99::/64"]);
             let tables = Arc::new(BridgeTables::new(TableName::default()));
             let present = BridgeDriver::new(settings, tables).unwrap();
@@ -369,6 +425,8 @@ fn bridge_loses_the_address_of_a_former_subnet_unless_somebody_is_there_or_it_is
             for (address, is_there) in [
                 ("10.88.0.1/24", stays),
                 ("fd00:88::1/64", stays),
+                // Each device with IPv6 has one of these.
+                ("fe80::88/64", true),
                 ("10.99.0.1/24", true),
                 ("fd00:99::1/64", true),
             ] {
