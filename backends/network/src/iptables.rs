@@ -41,6 +41,8 @@ const PAUSE: Duration = Duration::from_millis(2);
 const OUTPUT_MAX: u64 = 16 << 20;
 /// The most of an error of a program that is repeated, in characters.
 const ERROR_MAX: usize = 300;
+/// The status of a program that could not get the lock of the filter, or memory.
+const NO_RESOURCE: i32 = 4;
 
 /// One of the filters of a network namespace that iptables fills: there is one for each family and variant, and a packet has to pass all.
 #[derive(Debug)]
@@ -126,6 +128,16 @@ pub enum IptablesError {
     Failed {
         /// The command.
         command: String,
+        /// Its status, unless it was killed.
+        code: Option<i32>,
+        /// What it printed.
+        text: String,
+    },
+    /// A program cannot read a filter: others have filled it by other means, with what no rule of the program is like.
+    #[error("{command:?} cannot read the filter: {text:?}")]
+    Unreadable {
+        /// The command.
+        command: String,
         /// What it printed.
         text: String,
     },
@@ -174,7 +186,8 @@ impl PacketFilter {
         let Some(program) = self.program()? else {
             return Ok(None);
         };
-        let listed = called(program, &["-w", LOCK_SECONDS, "-S", CHAIN], "")?;
+        let listed = called(program, &["-w", LOCK_SECONDS, "-S", CHAIN], "");
+        let listed = listed.map_err(IptablesError::of_list)?;
         let table = table.map(TableName::as_str);
         let wanted: Vec<String> = match table {
             Some(table) => bridges
@@ -228,6 +241,27 @@ impl PacketFilter {
             }
         }
         Ok(None)
+    }
+}
+
+// === impl IptablesError ===
+
+impl IptablesError {
+    /// The same of a program that was to list a filter.
+    fn of_list(self) -> Self {
+        if let Self::Failed {
+            command,
+            code: Some(code),
+            text,
+        } = &self
+            && *code != NO_RESOURCE
+        {
+            return Self::Unreadable {
+                command: command.clone(),
+                text: text.clone(),
+            };
+        }
+        self
     }
 }
 
@@ -382,6 +416,7 @@ fn call(program: &str, arguments: &[&str], input: &str) -> Result<Option<String>
         let text = text_of(&mut complaints).map_err(cannot_run)?;
         return Err(IptablesError::Failed {
             command: shown(program, arguments),
+            code: status.code(),
             text: text.trim().chars().take(ERROR_MAX).collect(),
         });
     }

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use switchyard_config as config;
 use switchyard_linux::report;
-use switchyard_network::iptables::{FilterChange, remove_accepts};
+use switchyard_network::iptables::{FilterChange, IptablesError, remove_accepts};
 use switchyard_network::nft::{Element, FoundTable, NftFamily, NftTables, TableName, TableSet};
 
 use super::attachments::NativeSandboxes;
@@ -97,6 +97,17 @@ struct TablePort {
     to_port: u16,
 }
 
+/// What was done about the rules of daemons in iptables.
+#[derive(Default)]
+struct RemovedRules {
+    /// How many were removed by each program.
+    counts: BTreeMap<&'static str, usize>,
+    /// What is left, and why.
+    left: Vec<String>,
+    /// The same of filters that no program of iptables can read.
+    unreadable: Vec<String>,
+}
+
 /// Shows or removes the tables.
 pub(super) fn network(command: &NetworkCommand) -> Result<(), CliError> {
     match command {
@@ -137,12 +148,15 @@ fn clear(args: &ClearArgs) -> Result<(), CliError> {
     if let Some(why) = refusal(&views, &sandboxes, daemon, *force) {
         return Err(why.into());
     }
-    let mut left = Vec::new();
     // Before the tables, whose elements these rules are for.
-    let rules = remove_rules(&mut left);
-    if found.is_empty() && rules.is_empty() {
-        // No daemon of here has made any: what iptables cannot read, as a filter of nftables of the operator, is no concern.
-        left.clear();
+    let RemovedRules {
+        counts: rules,
+        mut left,
+        unreadable,
+    } = remove_rules();
+    // Else no daemon of here has made any: what iptables cannot read, as a filter of nftables of the operator, is no concern.
+    if !found.is_empty() || !rules.is_empty() {
+        left.extend(unreadable);
     }
     let mut tables = Vec::new();
     for ReadTable { family, name, .. } in found {
@@ -168,9 +182,9 @@ fn clear(args: &ClearArgs) -> Result<(), CliError> {
     }
 }
 
-/// Removes the rules of daemons in iptables. Returns how many of each program; what is left, and why, is added to `left`.
-fn remove_rules(left: &mut Vec<String>) -> BTreeMap<&'static str, usize> {
-    let mut rules = BTreeMap::new();
+/// Removes the rules of daemons in iptables.
+fn remove_rules() -> RemovedRules {
+    let mut done = RemovedRules::default();
     for change in remove_accepts() {
         match change {
             Ok(FilterChange {
@@ -178,15 +192,22 @@ fn remove_rules(left: &mut Vec<String>) -> BTreeMap<&'static str, usize> {
                 added: _,
                 removed,
             }) => {
-                rules.insert(program, removed);
+                done.counts.insert(program, removed);
             }
-            Err(error) => left.push(format!(
-                "{}: look for rules with the comment switchyard by iptables -S FORWARD, and remove them by hand",
-                report(&error)
-            )),
+            Err(error) => {
+                let why = format!(
+                    "{}: look for rules with the comment switchyard by iptables -S FORWARD, and remove them by hand",
+                    report(&error)
+                );
+                if matches!(error, IptablesError::Unreadable { .. }) {
+                    done.unreadable.push(why);
+                } else {
+                    done.left.push(why);
+                }
+            }
         }
     }
-    rules
+    done
 }
 
 fn removed_text(

@@ -332,6 +332,26 @@ fn program_that_fails_or_is_missing_is_told() {
 }
 
 #[test]
+fn filter_that_others_have_filled_is_unreadable_and_one_that_they_have_locked_is_not() {
+    for (code, is_unreadable) in [
+        (Some(1), true),
+        (Some(2), true),
+        (Some(3), true),
+        (Some(4), false),
+        (None, false),
+    ] {
+        let failed = IptablesError::Failed {
+            command: "iptables -S".to_owned(),
+            code,
+            text: "no".to_owned(),
+        };
+        let found = failed.of_list();
+        let found = matches!(found, IptablesError::Unreadable { .. });
+        assert_eq!(found, is_unreadable, "{code:?}");
+    }
+}
+
+#[test]
 fn filter_is_changed_by_one_run_or_not_at_all() {
     for filter in &FILTERS {
         in_private_netns(|| {

@@ -1,9 +1,10 @@
 //! `switchyard network`, in network namespaces of the tests' own.
 
 use std::collections::BTreeSet;
+use std::env;
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::thread;
 
 use nix::sched::{CloneFlags, unshare};
@@ -13,7 +14,7 @@ use switchyard_network::nft::{
     BridgeName, BridgeRules, Element, NftFamily, NftSubnet, NftTables, TableName, Transport,
 };
 
-use crate::support::switchyard;
+use crate::support::command;
 
 /// Runs a test on a thread with its own network namespace, which ends with it. Processes that it starts are in it too.
 fn in_private_netns(test: impl FnOnce() + Send) {
@@ -98,15 +99,14 @@ impl QuietNode {
 
     /// Calls the command, and returns its standard output after success, else its standard error.
     fn network(&self, words: &[&str]) -> Result<String, String> {
+        printed(self.command(words).output().unwrap())
+    }
+
+    /// The command.
+    fn command(&self, words: &[&str]) -> Command {
         let config = self.dir.path().join("config.toml");
         let config = config.to_str().unwrap();
-        let done = switchyard(&[&["network"][..], words, &["--config", config]].concat());
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        match done.status.code() {
-            Some(0) => Ok(text(done.stdout)),
-            Some(1) => Err(text(done.stderr)),
-            other => panic!("{words:?} ended with {other:?}: {}", text(done.stderr)),
-        }
+        command(&[&["network"][..], words, &["--config", config]].concat())
     }
 
     fn sandbox(&self) -> PathBuf {
@@ -130,6 +130,17 @@ impl QuietNode {
             "{part}: {why}"
         );
         assert_eq!(NftTables::list().unwrap().len(), 2, "{part}");
+    }
+}
+
+/// The standard output of a command after success, else its standard error.
+#[track_caller]
+fn printed(done: Output) -> Result<String, String> {
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    match done.status.code() {
+        Some(0) => Ok(text(done.stdout)),
+        Some(1) => Err(text(done.stderr)),
+        other => panic!("it ended with {other:?}: {}", text(done.stderr)),
     }
 }
 
@@ -211,6 +222,53 @@ fn filter_that_its_program_cannot_read_keeps_nothing_else_from_being_removed() {
         assert!(NftTables::list().unwrap().is_empty());
         nft(&["list", "chain", "ip", "filter", "FORWARD"]);
     });
+}
+
+/// Without tables, only a filter that others have filled is no concern.
+#[test]
+fn failure_of_iptables_is_told_with_and_without_tables() {
+    for (status, has_table, is_told) in [
+        (1, false, false),
+        (2, false, false),
+        (4, false, true),
+        (1, true, true),
+        (4, true, true),
+    ] {
+        in_private_netns(|| {
+            let node = QuietNode::new();
+            let chain = "{ type filter hook forward priority 0; }";
+            nft(&["add", "table", "ip", "filter"]);
+            nft(&["add", "chain", "ip", "filter", "FORWARD", chain]);
+            if has_table {
+                make(NftFamily::Ip4, &[bridge()]);
+            }
+            // Written by another process: a program that a test starts meanwhile would keep the file open, and the kernel executes no such
+            // file.
+            let write =
+                "printf '#!/bin/sh\\n%s\\n' \"$1\" > iptables-nft && chmod 755 iptables-nft";
+            let body = format!(
+                "[ \"$1\" != --version ] || exec echo 'iptables v1.8.9 (nf_tables)'\necho no >&2\nexit {status}"
+            );
+            let mut shell = Command::new("sh");
+            shell.args(["-c", write, "sh", &body]);
+            let written = shell.current_dir(node.dir.path()).status();
+            assert!(written.unwrap().success());
+            let path = env::var_os("PATH").unwrap_or_default();
+            let dirs = [node.dir.path().to_owned()].into_iter();
+            let path = env::join_paths(dirs.chain(env::split_paths(&path))).unwrap();
+            let mut clear = node.command(&["clear"]);
+            let cleared = printed(clear.env("PATH", path).output().unwrap());
+            assert_eq!(
+                cleared.is_err(),
+                is_told,
+                "{status} {has_table}: {cleared:?}"
+            );
+            if let Err(why) = cleared {
+                assert!(why.contains("not all is removed"), "{why}");
+            }
+            assert!(NftTables::list().unwrap().is_empty());
+        });
+    }
 }
 
 #[test]

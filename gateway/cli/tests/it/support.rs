@@ -18,13 +18,19 @@ pub(crate) fn exe() -> PathBuf {
 
 /// Runs our binary to its end, with no configuration from the environment.
 pub(crate) fn switchyard(args: &[&str]) -> Output {
+    command(args).output().unwrap()
+}
+
+/// The command that does so.
+pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(exe());
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("SWITCHYARD_") {
             command.env_remove(name);
         }
     }
-    command.args(args).output().unwrap()
+    command.args(args);
+    command
 }
 
 /// Kills a process when dropped, and waits until it is gone.
