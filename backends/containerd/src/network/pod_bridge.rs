@@ -244,6 +244,15 @@ pub(super) mod tests {
         let ranges = Arc::new(Ranges::load(dir.path().join("ranges")));
         let told = told.iter().map(|text| text.parse().unwrap()).collect();
         ranges.set(Owner::Kubernetes, told).await.unwrap();
+        bridge_with(network, ranges)
+    }
+
+    /// The same with ranges that it may be told later.
+    pub(in crate::network) fn bridge_with(
+        network: &config::NetworkConfig,
+        ranges: Arc<Ranges>,
+    ) -> PodBridge {
+        let dir = tempfile::tempdir().unwrap();
         let layout = Layout::new(dir.path(), dir.path());
         let own = BridgeNetwork::new(&network.bridge, &layout).unwrap();
         let native = Arc::new(NativeBridges::new(network, own.list()).unwrap());

@@ -3,10 +3,13 @@
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::json;
 use switchyard_core::ErrorKind;
+use switchyard_core::id::Owner;
 use switchyard_core::spec::{BridgeAddresses, NetworkName};
 
 use super::*;
 use crate::base::config::NetworkConfig;
+use crate::network::pod_bridge::tests as pod_bridge;
+use crate::network::ranges::Ranges;
 
 /// Addresses that no route of a node that runs tests has.
 const SUBNETS: [&str; 2] = ["198.19.240.0/28", "198.19.240.16/28"];
@@ -16,6 +19,10 @@ fn id(number: u8) -> SandboxId {
 }
 
 fn bridges(dir: &Path) -> Arc<ClusterBridges> {
+    bridges_beside(dir, None)
+}
+
+fn bridges_beside(dir: &Path, pods: Option<Arc<PodBridge>>) -> Arc<ClusterBridges> {
     let own = OwnBridge {
         name: "swt-own".into(),
         subnets: vec!["198.19.241.0/24".parse().unwrap()],
@@ -29,7 +36,7 @@ fn bridges(dir: &Path) -> Arc<ClusterBridges> {
     let list = cni::NetworkList::parse(Path::new("list"), list.to_string().as_bytes());
     let network = NetworkConfig::default();
     let native = Arc::new(NativeBridges::new(&network, &list.unwrap()).unwrap());
-    Arc::new(ClusterBridges::new(dir.to_owned(), own, native, None))
+    Arc::new(ClusterBridges::new(dir.to_owned(), own, native, pods))
 }
 
 fn network(id: &str, subnet: Option<&str>) -> ClusterBridge {
@@ -178,4 +185,45 @@ async fn network_that_cannot_be_removed_fails_its_last_holder_alone_and_is_remov
     assert_eq!(dirs(dir.path()), [stuck.name.as_str()]);
     all.release(id(3)).await.unwrap();
     assert_eq!(dirs(dir.path()), Vec::<String>::new());
+}
+
+/// A kubelet may tell a range of which networks have a part by then, without a route to it.
+#[tokio::test]
+async fn bridge_of_pods_cannot_have_the_subnets_of_networks_while_these_are_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let ranges = Arc::new(Ranges::load(dir.path().join("ranges")));
+    let networks = dir.path().join("networks");
+    fs::create_dir(&networks).unwrap();
+    let pods = || {
+        Arc::new(pod_bridge::bridge_with(
+            &pod_bridge::network(&[]),
+            Arc::clone(&ranges),
+        ))
+    };
+    let check = |pods: &PodBridge, taken: Option<&str>| {
+        let found = pods.list_if_free().map_err(|error| error.report());
+        match taken {
+            None => assert!(found.is_ok(), "{found:?}"),
+            Some(name) => assert!(found.unwrap_err().contains(name), "{name}"),
+        }
+    };
+    let before = pods();
+    let all = bridges_beside(&networks, Some(Arc::clone(&before)));
+    let [first, second] =
+        [("n1", SUBNETS[0]), ("n2", SUBNETS[1])].map(|(id, subnet)| network(id, Some(subnet)));
+    all.acquire(id(1), &first).await.unwrap();
+    all.acquire(id(2), &second).await.unwrap();
+    let told = vec!["198.19.240.0/27".parse().unwrap()];
+    ranges.set(Owner::Kubernetes, told).await.unwrap();
+    check(&before, Some("name of n"));
+    all.release(id(1)).await.unwrap();
+    check(&before, Some("name of n2"));
+
+    let after = pods();
+    let next = bridges_beside(&networks, Some(Arc::clone(&after)));
+    check(&after, None);
+    next.load().await.unwrap();
+    check(&after, Some("name of n2"));
+    next.release(id(2)).await.unwrap();
+    check(&after, None);
 }
