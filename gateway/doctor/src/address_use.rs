@@ -14,7 +14,7 @@ use super::codes::runtime::FEW_ADDRESSES;
 use super::facts::{Facts, ask};
 use super::finding::{Finding, Severity};
 use super::network::networks;
-use super::pod_bridge::{bridge_ranges, has_pods_on_bridge, told_ranges};
+use super::pod_bridge::{bridge_ranges, has_pods_on_bridge, own_ranges, told_ranges};
 use super::text::first_of;
 
 /// The plugin's default data directory.
@@ -62,8 +62,7 @@ fn pools(facts: &Facts) -> Vec<AddressPool> {
     let mut found = Vec::new();
     if facts.config.nomad.enabled {
         let bridge = &facts.config.network.bridge;
-        let subnets = bridge.subnets.iter();
-        let subnets = subnets.filter_map(|text| text.parse::<Subnet>().ok());
+        let subnets = own_ranges(&facts.config).into_iter();
         found.extend(subnets.map(|subnet| AddressPool {
             network: bridge.name.clone(),
             dir: bridge.addresses_dir.join(&bridge.name),

@@ -8,7 +8,7 @@ use super::facts::Facts;
 use super::finding::{Finding, Severity};
 use super::network::{networks, ranges};
 use super::nomad;
-use super::pod_bridge::bridge_ranges;
+use super::pod_bridge::{bridge_ranges, own_ranges};
 use super::text::{first_of, port_range};
 
 /// The ports of Services of type NodePort, unless the API server is configured otherwise.
@@ -42,10 +42,6 @@ fn routed(facts: &Facts) -> Vec<Finding> {
     let bridge = &facts.config.network.bridge;
     let text = |path| facts.view.text(path).unwrap_or_default();
     let routes = routes::parse(&text(routes::FOUR), &text(routes::SIX));
-    let subnets = bridge
-        .subnets
-        .iter()
-        .filter_map(|text| text.parse::<Subnet>().ok());
     let conflict = |subnet: Subnet| {
         let mut others = routes
             .iter()
@@ -58,6 +54,7 @@ fn routed(facts: &Facts) -> Vec<Finding> {
         );
         Some(Finding::new(&SUBNET_ROUTED, found).command("ip route"))
     };
+    let subnets = own_ranges(&facts.config).into_iter();
     subnets.filter_map(conflict).collect()
 }
 
@@ -66,8 +63,7 @@ fn overlapping_networks(facts: &Facts) -> Vec<Finding> {
     let config = &facts.config.network;
     let mut all: Vec<(String, Subnet)> = Vec::new();
     if facts.config.nomad.enabled {
-        let subnets = config.bridge.subnets.iter();
-        let subnets = subnets.filter_map(|text| text.parse().ok());
+        let subnets = own_ranges(&facts.config).into_iter();
         let name = format!("network.bridge ({})", config.bridge.name);
         all.extend(subnets.map(|subnet| (name.clone(), subnet)));
     }

@@ -15,7 +15,7 @@ use super::facts::Facts;
 use super::finding::Finding;
 use super::network::{node_network, ranges};
 use super::nomad;
-use super::pod_bridge::{bridge_ranges, has_pods_on_bridge};
+use super::pod_bridge::{bridge_ranges, has_pods_on_bridge, own_ranges};
 use super::text::first_of;
 
 /// The addresses of the node's interfaces; a kernel without IPv6 has no such file.
@@ -45,11 +45,8 @@ pub(super) fn of_bridge(facts: &Facts) -> Vec<IpAddr> {
     if !has_tasks(facts) {
         return Vec::new();
     }
-    let ranges = facts.config.network.bridge.subnets.iter();
-    ranges
-        .filter_map(|text| text.parse::<Subnet>().ok())
-        .map(|range| range.first())
-        .collect()
+    let ranges = own_ranges(&facts.config).into_iter();
+    ranges.map(|range| range.first()).collect()
 }
 
 /// The network of pods that the node's CNI configuration has; none if pods are on a bridge of the gateway.

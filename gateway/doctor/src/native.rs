@@ -11,7 +11,7 @@ use super::families::{of_own_bridge, of_pod_bridge};
 use super::finding::Finding;
 use super::kernel::Modules;
 use super::network::{FILTERS, Filter, drops, forward_rules, has_nf_tables};
-use super::pod_bridge::bridge_ranges;
+use super::pod_bridge::{bridge_ranges, own_ranges};
 
 /// The feature by which the daemon says whether the kernel can do all of it.
 pub(super) const NATIVE_BRIDGE: &str = "native_bridge";
@@ -81,12 +81,11 @@ fn has_ports(facts: &Facts, bridge: &str) -> bool {
 
 /// The subnets of a bridge of the gateway; none of that of pods while nobody tells them.
 fn subnets(facts: &Facts, bridge: &str) -> Vec<Subnet> {
-    let own = &facts.config.network.bridge;
-    if bridge != own.name {
-        return bridge_ranges(facts);
+    if bridge == facts.config.network.bridge.name {
+        own_ranges(&facts.config)
+    } else {
+        bridge_ranges(facts)
     }
-    let texts = own.subnets.iter();
-    texts.filter_map(|text| text.parse().ok()).collect()
 }
 
 /// Looks for tables that are not as a daemon makes them.

@@ -1,10 +1,20 @@
-//! The bridge of pods: the gateway's, on a node whose kubelet does without CNI configurations.
+//! The ranges of the gateway's bridges: of its own one, and of that of pods, on a node whose kubelet does without CNI configurations.
 
 use switchyard_config::Config;
 use switchyard_containerd::config::PodNetworkChoice;
 use switchyard_core::spec::Subnet;
 
 use super::facts::Facts;
+
+/// The ranges of the gateway's own bridge.
+pub(super) fn own_ranges(config: &Config) -> Vec<Subnet> {
+    parsed(&config.network.bridge.subnets)
+}
+
+/// Those of these texts that are ranges.
+fn parsed(texts: &[String]) -> Vec<Subnet> {
+    texts.iter().filter_map(|text| text.parse().ok()).collect()
+}
 
 /// Returns whether new pods are on a bridge of the gateway.
 pub(super) fn has_pods_on_bridge(config: &Config) -> bool {
@@ -32,6 +42,5 @@ pub(super) fn bridge_ranges(facts: &Facts) -> Vec<Subnet> {
     if !told.is_empty() {
         return told;
     }
-    let configured = facts.config.network.pods.subnets.iter();
-    configured.filter_map(|text| text.parse().ok()).collect()
+    parsed(&facts.config.network.pods.subnets)
 }
