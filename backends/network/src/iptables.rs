@@ -171,6 +171,26 @@ pub fn remove_accepts() -> Vec<Result<FilterChange, IptablesError>> {
     settled.filter_map(Result::transpose).collect()
 }
 
+/// The conditions of the rules that accept what a bridge forwards, as a program of iptables takes them: for what stays on the bridge, as the
+/// kernel shows it to filters with br_netfilter; and if it is a gateway, for what comes from its containers, whose subnets have their prefixes
+/// also in the text of a single address, and for what may go to them. Pure.
+#[must_use]
+pub fn accept_conditions(
+    bridge: &str,
+    subnets: impl IntoIterator<Item = String>,
+    is_gateway: bool,
+) -> Vec<String> {
+    let mut conditions = vec![format!("-i {bridge} -o {bridge}")];
+    if is_gateway {
+        let from = subnets.into_iter();
+        conditions.extend(from.map(|subnet| format!("-s {subnet} -i {bridge}")));
+        conditions.push(format!(
+            "-o {bridge} -m conntrack --ctstate RELATED,ESTABLISHED,DNAT"
+        ));
+    }
+    conditions
+}
+
 // === impl PacketFilter ===
 
 impl PacketFilter {
@@ -326,26 +346,17 @@ fn plan(listed: &str, table: Option<&str>, wanted: &[String]) -> ChainPlan {
     ChainPlan { add, remove }
 }
 
-/// The rules of a bridge in a filter of this family, if it has a subnet of it: for what stays on the bridge, as the kernel shows it to filters with
-/// br_netfilter; and if it is a gateway, for what comes from its containers, and for what may go to them. The comment has no character for
-/// which it would be listed between quotes.
+/// The rules of a bridge in a filter of this family, if it has a subnet of it. The comment has no character for which it would be listed
+/// between quotes.
 fn accepts(table: &str, bridge: &BridgeRules, family: NftFamily) -> Vec<String> {
     let subnets = bridge.subnets.iter();
     let subnets: Vec<_> = subnets.filter(|subnet| subnet.family() == family).collect();
     if subnets.is_empty() {
         return Vec::new();
     }
-    let name = bridge.name.as_str();
-    let mut conditions = vec![format!("-i {name} -o {name}")];
-    if bridge.is_gateway {
-        // Each is listed with its prefix, also one of a single address.
-        let from = subnets.into_iter();
-        let from = from.map(|one| format!("-s {}/{} -i {name}", one.address(), one.prefix()));
-        conditions.extend(from);
-        conditions.push(format!(
-            "-o {name} -m conntrack --ctstate RELATED,ESTABLISHED,DNAT"
-        ));
-    }
+    let texts = subnets.into_iter();
+    let texts = texts.map(|one| format!("{}/{}", one.address(), one.prefix()));
+    let conditions = accept_conditions(bridge.name.as_str(), texts, bridge.is_gateway);
     let rules = conditions.into_iter();
     rules
         .map(|condition| format!("{condition} -m comment --comment {table} -j ACCEPT"))

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use switchyard_core::spec::Subnet;
+use switchyard_network::iptables::accept_conditions;
 
 use super::codes::runtime::{NATIVE_DROPPED, NATIVE_LACKING, TABLE_CHANGED};
 use super::facts::Facts;
@@ -162,7 +163,7 @@ fn accept(program: &str, forward: &str, bridge: &str, subnets: &[Subnet]) -> Str
     if subnets.is_empty() {
         return RESTART.to_owned();
     }
-    let subnets = subnets.iter();
+    let subnets = subnets.iter().map(ToString::to_string);
     let commands: Vec<String> = if forward.contains(UFW) {
         subnets
             .map(|subnet| format!("ufw route allow in on {bridge} from {subnet}"))
@@ -174,12 +175,8 @@ fn accept(program: &str, forward: &str, bridge: &str, subnets: &[Subnet]) -> Str
         } else {
             "FORWARD"
         };
-        let neighbours = format!("-i {bridge} -o {bridge}");
-        let answers = format!("-o {bridge} -m conntrack --ctstate RELATED,ESTABLISHED,DNAT");
-        [neighbours]
+        accept_conditions(bridge, subnets, true)
             .into_iter()
-            .chain(subnets.map(|subnet| format!("-s {subnet} -i {bridge}")))
-            .chain([answers])
             .map(|packets| format!("{program} -I {chain} {packets} -j ACCEPT"))
             .collect()
     };
