@@ -11,7 +11,7 @@ use super::facts::Facts;
 use super::families::{of_own_bridge, of_pod_bridge};
 use super::finding::Finding;
 use super::kernel::Modules;
-use super::network::{FILTERS, Filter, drops, forward_rules, has_nf_tables};
+use super::network::{Accepted, FILTERS, Filter, forward_rules, has_nf_tables};
 use super::pod_bridge::{bridge_ranges, own_ranges};
 
 /// The feature by which the daemon says whether the kernel can do all of it.
@@ -140,13 +140,18 @@ fn dropped(facts: &Facts, filter: &Filter, bridge: &str) -> Option<Finding> {
         .into_iter()
         .chain(operators)
         .collect();
-    drops(&all.join("\n"), &[bridge]).then(|| {
-        let found =
-            format!("{program}: the policy of FORWARD is DROP, and no rule accepts {bridge}");
-        let mut subnets = subnets(facts, bridge);
-        subnets.retain(|subnet| subnet.first().is_ipv6() == filter.is_six);
-        Finding::new(&NATIVE_DROPPED, found).command(accept(program, &forward, bridge, &subnets))
-    })
+    let accepted = Accepted::of(&all.join("\n"), &[bridge])?;
+    let lacking = match (accepted.from, accepted.to) {
+        (true, true) => return None,
+        (true, false) => "what goes to ",
+        (false, true) => "what comes from ",
+        (false, false) => "",
+    };
+    let found =
+        format!("{program}: the policy of FORWARD is DROP, and no rule accepts {lacking}{bridge}");
+    let mut subnets = subnets(facts, bridge);
+    subnets.retain(|subnet| subnet.first().is_ipv6() == filter.is_six);
+    Some(Finding::new(&NATIVE_DROPPED, found).command(accept(program, &forward, bridge, &subnets)))
 }
 
 /// The rules without the one of the plugin firewall, which accepts only what plugins have connected. Pure.

@@ -264,17 +264,65 @@ pub(super) fn has_nf_tables(facts: &Facts) -> bool {
             .is_some_and(|text| text.contains("/nf_tables.ko"))
 }
 
-/// Returns whether the rules drop forwarded packets of all these bridges. Pure.
-pub(super) fn drops(rules: &str, bridges: &[&str]) -> bool {
-    let mut lines = rules.lines().take(RULES_MAX);
-    let accepts = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let is_for_all = words == ["-A", "FORWARD", "-j", "ACCEPT"];
-        let names_bridge = words.windows(2).any(|pair| {
-            matches!(pair[0], "-i" | "-o" | "--physdev-in") && bridges.contains(&pair[1])
-        });
-        let is_plugins = words.windows(2).any(|pair| pair == ["-j", "CNI-FORWARD"]);
-        is_for_all || is_plugins || (names_bridge && words.ends_with(&["-j", "ACCEPT"]))
-    };
-    rules.lines().any(|line| line == "-P FORWARD DROP") && !lines.any(accepts)
+/// Returns whether the rules drop what comes from all these bridges. Pure.
+fn drops(rules: &str, bridges: &[&str]) -> bool {
+    let accepted = Accepted::of(rules, bridges);
+    accepted.is_some_and(|accepted| !accepted.from)
+}
+
+/// Which packets of bridges are accepted although the policy drops packets.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Accepted {
+    /// Those that come from a bridge.
+    pub(super) from: bool,
+    /// Those that go to one, or answers at least.
+    pub(super) to: bool,
+}
+
+// === impl Accepted ===
+
+impl Accepted {
+    /// What rules accept of the packets of these bridges; `None` if the policy drops nothing. Pure.
+    pub(super) fn of(rules: &str, bridges: &[&str]) -> Option<Self> {
+        rules.lines().find(|line| *line == "-P FORWARD DROP")?;
+        let mut all = Self::default();
+        for rule in rules.lines().take(RULES_MAX) {
+            let Self { from, to } = Self::by_rule(rule, bridges);
+            all.from |= from;
+            all.to |= to;
+        }
+        Some(all)
+    }
+
+    fn by_rule(rule: &str, bridges: &[&str]) -> Self {
+        let words: Vec<&str> = rule.split_whitespace().collect();
+        if words == ["-A", "FORWARD", "-j", "ACCEPT"] || words.ends_with(&["-j", "CNI-FORWARD"]) {
+            return Self {
+                from: true,
+                to: true,
+            };
+        }
+        if !words.ends_with(&["-j", "ACCEPT"]) {
+            return Self::default();
+        }
+        let names_bridge = |options: &[&str]| {
+            let mut pairs = words.windows(2).enumerate();
+            pairs.any(|(at, pair)| {
+                let is_negated = at > 0 && words[at - 1] == "!";
+                options.contains(&pair[0]) && bridges.contains(&pair[1]) && !is_negated
+            })
+        };
+        let comes = names_bridge(&["-i", "--physdev-in"]);
+        let goes = names_bridge(&["-o"]);
+        // As most firewalls have it, for whatever devices and addresses.
+        let is_general = !words
+            .iter()
+            .any(|word| matches!(*word, "-i" | "-o" | "-s" | "-d" | "-p"));
+        let is_answer = is_general && words.iter().any(|word| word.contains("ESTABLISHED"));
+        Self {
+            // With both it is for neighbours on the bridge.
+            from: comes && !goes,
+            to: goes && !comes || is_answer,
+        }
+    }
 }

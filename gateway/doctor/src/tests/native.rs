@@ -64,17 +64,19 @@ fn kernel_without_what_the_tables_need() {
     check(for_six(SIX), &["SY315 warning"]);
 }
 
+/// A node whose policy drops what is forwarded, with these rules.
+fn forward(node: &mut TestNode, rules: &str) {
+    node.command("iptables -S FORWARD", &format!("-P FORWARD DROP\n{rules}"));
+    // The network of pods is not the subject.
+    node.file(
+        "/etc/cni/net.d/10-net.conflist",
+        r#"{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge","bridge":"cni0","ipam":{"type":"host-local","ranges":[[{"subnet":"10.85.0.0/16"}]]}},{"type":"firewall"}]}"#,
+    );
+    native(node, "");
+}
+
 #[test]
 fn forwarded_packets_of_the_bridge_that_are_dropped() {
-    let forward = |node: &mut TestNode, rules: &str| {
-        node.command("iptables -S FORWARD", &format!("-P FORWARD DROP\n{rules}"));
-        // The network of pods is not the subject.
-        node.file(
-            "/etc/cni/net.d/10-net.conflist",
-            r#"{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge","bridge":"cni0","ipam":{"type":"host-local","ranges":[[{"subnet":"10.85.0.0/16"}]]}},{"type":"firewall"}]}"#,
-        );
-        native(node, "");
-    };
     let docker = "-A FORWARD -j DOCKER-USER\n-A FORWARD -j DOCKER-FORWARD\n";
     let ufw = "-A FORWARD -j ufw-before-forward\n";
     let plugins = "-A FORWARD -m comment --comment \"CNI firewall plugin rules\" -j CNI-FORWARD\n";
@@ -102,24 +104,35 @@ fn forwarded_packets_of_the_bridge_that_are_dropped() {
     let none = ("iptables -S NONE", "");
     for (rules, (command, accepted)) in [
         ("-A FORWARD -j ACCEPT\n", none),
-        ("-A FORWARD -i switchyard0 -j ACCEPT\n", none),
+        (
+            "-A FORWARD -i switchyard0 -j ACCEPT\n-A FORWARD -o switchyard0 -j ACCEPT\n",
+            none,
+        ),
         // As the daemon adds it.
         (
-            "-A FORWARD -j DOCKER-USER\n-A FORWARD -i switchyard0 -m comment --comment switchyard -j ACCEPT\n",
+            "-A FORWARD -j DOCKER-USER\n\
+             -A FORWARD -i switchyard0 -o switchyard0 -m comment --comment switchyard -j ACCEPT\n\
+             -A FORWARD -s 172.26.80.0/20 -i switchyard0 -m comment --comment switchyard -j ACCEPT\n\
+             -A FORWARD -o switchyard0 -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -m comment --comment switchyard -j ACCEPT\n",
+            none,
+        ),
+        // As a firewall has it for all answers.
+        (
+            "-A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n-A FORWARD -i switchyard0 ! -o switchyard0 -j ACCEPT\n",
             none,
         ),
         (
             docker,
             (
                 "iptables -S DOCKER-USER",
-                "-N DOCKER-USER\n-A DOCKER-USER -i switchyard0 -j ACCEPT\n",
+                "-N DOCKER-USER\n-A DOCKER-USER -i switchyard0 -j ACCEPT\n-A DOCKER-USER -o switchyard0 -j ACCEPT\n",
             ),
         ),
         (
             ufw,
             (
                 "iptables -S ufw-user-forward",
-                "-N ufw-user-forward\n-A ufw-user-forward -i switchyard0 -j ACCEPT\n",
+                "-N ufw-user-forward\n-A ufw-user-forward -i switchyard0 -j ACCEPT\n-A ufw-user-forward -o switchyard0 -j ACCEPT\n",
             ),
         ),
     ] {
@@ -135,6 +148,38 @@ fn forwarded_packets_of_the_bridge_that_are_dropped() {
         node.config("");
     };
     check(cni, &[]);
+}
+
+#[test]
+fn forwarded_packets_of_the_bridge_that_are_dropped_one_way() {
+    let [all, goes, comes] = ["", "what goes to ", "what comes from "];
+    for (rules, lacking) in [
+        ("-A FORWARD -i switchyard0 -j ACCEPT\n", goes),
+        (
+            "-A FORWARD -s 172.26.80.0/20 -i switchyard0 -m comment --comment switchyard -j ACCEPT\n",
+            goes,
+        ),
+        ("-A FORWARD -o switchyard0 -j ACCEPT\n", comes),
+        (
+            "-A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n",
+            comes,
+        ),
+        // Those of another bridge, and of neighbours.
+        (
+            "-A FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n",
+            all,
+        ),
+        ("-A FORWARD -i switchyard0 -o switchyard0 -j ACCEPT\n", all),
+        (
+            "-A FORWARD -i docker0 ! -o switchyard0 -j ACCEPT\n-A FORWARD ! -i switchyard0 -o docker0 -j ACCEPT\n",
+            all,
+        ),
+        ("-A FORWARD -i switchyard0 -j DROP\n", all),
+    ] {
+        let found = check(|node| forward(node, rules), &["SY316 warning"]);
+        let expected = format!("no rule accepts {lacking}switchyard0");
+        assert!(found[0].found.ends_with(&expected), "{rules}: {found:?}");
+    }
 }
 
 #[test]
@@ -201,7 +246,8 @@ fn bridge_of_pods_without_the_kernel_or_the_filter_for_it() {
         check(made, &[]);
     }
     // As the daemon adds it.
-    let added = "-A FORWARD -s 10.244.3.0/24 -i switchyard-pods -m comment --comment switchyard -j ACCEPT\n";
+    let added = "-A FORWARD -s 10.244.3.0/24 -i switchyard-pods -m comment --comment switchyard -j ACCEPT\n\
+                 -A FORWARD -o switchyard-pods -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -m comment --comment switchyard -j ACCEPT\n";
     check(|node| dropped(node, both, added), &[]);
     // On a node with tasks of Nomad both bridges are looked at.
     let of_both = |node: &mut TestNode| {
