@@ -267,13 +267,29 @@ impl BridgeTables {
 
     /// Takes over attachments that former processes have made: their published ports stay at the next [`BridgeTables::restore`]. One whose
     /// host's end is gone or down was cut off, before it was complete or after its ports were withdrawn: it has none. A bridge that is gone, as
-    /// after a reboot, has no elements. If the devices cannot be listed, which is logged, each counts as complete. `all` says whether these are
-    /// all that there may be on record; until then, nothing is withdrawn that belongs to no known bridge or attachment. May be repeated. Blocks.
+    /// after a reboot, has no elements; nor has one that is refused, which is logged. If the devices cannot be listed, which is logged too, each
+    /// counts as complete. `all` says whether these are all that there may be on record; until then, nothing is withdrawn that belongs to no
+    /// known bridge or attachment. May be repeated. Blocks.
     pub fn adopt<'a>(
         &self,
         attachments: impl IntoIterator<Item = (&'a BridgeDriver, &'a Attachment)>,
         all: bool,
     ) {
+        for error in self.take_over(attachments, all) {
+            tracing::warn!(
+                error = switchyard_linux::report(&error),
+                "a bridge of containers on record gets no rules: they are reached only from the bridge itself"
+            );
+        }
+    }
+
+    /// The same. Returns why bridges are refused, once for each.
+    pub(super) fn take_over<'a>(
+        &self,
+        attachments: impl IntoIterator<Item = (&'a BridgeDriver, &'a Attachment)>,
+        all: bool,
+    ) -> Vec<DriverError> {
+        let mut refused = BTreeMap::new();
         let mut state = self.lock();
         let links = self.links(&mut state);
         if let Err(error) = &links {
@@ -293,10 +309,7 @@ impl BridgeTables {
             if state_of(&bridge).is_some()
                 && let Err(error) = state.know(&bridge, &driver.rules)
             {
-                tracing::warn!(
-                    error = switchyard_linux::report(&error),
-                    "a bridge of containers on record gets no rules: they are reached only from the bridge itself"
-                );
+                refused.entry(bridge.clone()).or_insert(error);
             }
             let host = driver.host_link(&attachment.holder);
             let is_complete = state_of(&host) == Some(true);
@@ -306,6 +319,7 @@ impl BridgeTables {
             state.attachments.entry(host).or_insert(known);
         }
         state.knows_all |= all;
+        refused.into_values().collect()
     }
 
     /// The devices of the node, each with whether it is up.

@@ -356,9 +356,15 @@ fn bridges_on_record_with_addresses_in_common_do_not_keep_tables_from_being_rest
         ip("link add swtest0 type bridge");
         ip("link add swtest1 type bridge");
         let second = beside(&node, "swtest1", &["10.88.7.0/24"]);
-        for (driver, id) in [(&node.driver, "a"), (&second, "b")] {
-            adopt(driver, &[Container::new(id).attachment(None)], true);
-        }
+        adopt(&node.driver, &[Container::new("a").attachment(None)], true);
+        let of_second = ["b", "c", "d"].map(|id| Container::new(id).attachment(None));
+        let of_second = of_second.iter().map(|attachment| (&second, attachment));
+        // It is told once, however many containers are on it.
+        let refused = second.tables.take_over(of_second, true);
+        let [DriverError::SubnetTaken { bridge, .. }] = &refused[..] else {
+            panic!("{refused:?}")
+        };
+        assert_eq!(bridge, "swtest0");
         node.driver.tables.restore().unwrap();
         assert!(!node.driver.tables.knows(&second));
         assert!(shown().iter().any(|element| element.contains("swtest0")));
