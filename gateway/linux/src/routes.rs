@@ -1,6 +1,10 @@
 //! The routes of the node, of both families, as the kernel prints them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+use std::{fs, io};
+
+use crate::files::if_present;
 
 /// The kernel's routing table of IPv4.
 pub const FOUR: &str = "/proc/net/route";
@@ -39,11 +43,20 @@ impl Route {
     }
 }
 
-/// Reads the routing tables. Without one, the family has no routes.
-#[must_use]
-pub fn read() -> Vec<Route> {
-    let text = |path| std::fs::read_to_string(path).unwrap_or_default();
-    parse(&text(FOUR), &text(SIX))
+/// Reads the routing tables. Without one, the family has no routes. Blocks.
+///
+/// # Errors
+/// One is there, and cannot be read.
+pub fn read() -> io::Result<Vec<Route>> {
+    read_from(FOUR.as_ref(), SIX.as_ref())
+}
+
+fn read_from(four: &Path, six: &Path) -> io::Result<Vec<Route>> {
+    let bytes = |path: &Path| if_present(fs::read(path)).map(Option::unwrap_or_default);
+    let [four, six] = [bytes(four)?, bytes(six)?];
+    // The name of an interface may have any bytes.
+    let [four, six] = [&four, &six].map(|bytes| String::from_utf8_lossy(bytes));
+    Ok(parse(&four, &six))
 }
 
 /// The routes in the texts of [`FOUR`] and [`SIX`]. Those to addresses that every interface or the node itself has are left
@@ -136,6 +149,32 @@ mod tests {
         ];
         assert_eq!(shown(&four, &six), expected);
         assert_eq!(shown("", ""), [""; 0]);
+    }
+
+    #[test]
+    fn table_that_is_missing_has_no_routes_and_one_that_cannot_be_read_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let [missing, odd] = ["missing", "odd"].map(|name| dir.path().join(name));
+        let [to, mask] = [[10, 0, 0, 0], [255, 0, 0, 0]].map(u32::from_ne_bytes);
+        let line = format!("\t{to:08X}\t00000000\t0001\t0\t0\t0\t{mask:08X}\t0\t0\t0\n");
+        let names: [&[u8]; 2] = [b"eth\xff", b"eth1"];
+        let lines = names.map(|name| [name, line.as_bytes()].concat());
+        fs::write(&odd, [&b"Iface\n"[..], &lines.concat()].concat()).unwrap();
+        for (four, six, expected) in [
+            (&missing, &missing, Some(0)),
+            (&odd, &missing, Some(2)),
+            // Those are no files.
+            (&dir.path().to_owned(), &missing, None),
+            (&odd, &dir.path().to_owned(), None),
+            (&missing, &odd.join("below"), None),
+        ] {
+            let found = read_from(four, six).map(|routes| routes.len());
+            assert_eq!(
+                found.as_ref().ok(),
+                expected.as_ref(),
+                "{four:?} {six:?}: {found:?}"
+            );
+        }
     }
 
     #[test]

@@ -318,10 +318,10 @@ impl BridgeNetwork {
     /// those to more addresses do not count. Blocks on small files of the kernel: there may be many routes.
     ///
     /// # Errors
-    /// `Unavailable` if it does.
+    /// `Unavailable` if it does, or if that is not known.
     pub(super) fn check_routes(&self) -> Result<()> {
         let name = &self.list.name;
-        let routes = Routes::read();
+        let routes = Routes::read().map_err(|error| error.context(format!("network {name}")))?;
         let mut ranges = self.subnets.iter();
         let (found, key) = match self.key {
             RangeKey::Own => (

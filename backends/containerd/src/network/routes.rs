@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use switchyard_core::spec::Subnet;
+use switchyard_core::{Error, Result};
 use switchyard_linux::routes::{self, Route};
 use switchyard_namespaces::node_addresses;
 
@@ -25,12 +26,18 @@ pub(super) struct Conflict {
 }
 
 impl Routes {
-    /// Reads small files of the kernel, and asks it for the addresses. Without one, its family has no routes.
-    pub(super) fn read() -> Self {
-        Self {
-            routes: routes::read(),
-            addresses: node_addresses().unwrap_or_default(),
-        }
+    /// Reads files of the kernel, and asks it for the addresses. Blocks: there may be many routes.
+    ///
+    /// # Errors
+    /// `Unavailable` if it does not tell them: nobody knows then what is free.
+    pub(super) fn read() -> Result<Self> {
+        let routes = routes::read().map_err(|fault| {
+            Error::unavailable("cannot read the routes of the node").with_source(fault)
+        })?;
+        let addresses = node_addresses().map_err(|fault| {
+            Error::unavailable("cannot read the addresses of the node").with_source(fault)
+        })?;
+        Ok(Self { routes, addresses })
     }
 
     /// A route that overlaps `subnet`, save default routes and those of the interface `own`.
