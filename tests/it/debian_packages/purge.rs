@@ -1,6 +1,7 @@
 //! Detection of the node's own processes by a purge of the package, which refuses to lose their containers, and what it
 //! leaves.
 
+mod bridges;
 mod refusals;
 
 use std::fs;
