@@ -168,7 +168,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) tasks_running: u32,
     /// What attaches our tasks of Nomad and Swarm to the gateway's own bridge; the bare containers beside them have plugins. With
-    /// `native`, the pods of ours for the part `scale` are on a bridge of the gateway too
+    /// `native`, our pods are on a bridge of the gateway too if one of the parts `pods` and `scale` is named
     #[arg(long, value_name = "DRIVER", value_enum, default_value_t = BridgeDriver::Cni)]
     pub(crate) bridge_driver: BridgeDriver,
     /// Attachments of each side
@@ -285,11 +285,17 @@ impl Args {
         let mut settings = self.bridge_driver.settings();
         if self.names(Part::Scale) {
             settings.push_str(&format!("subnets = [{:?}]\n", bridges::BRIDGE_SUBNET));
-            if self.bridge_driver == BridgeDriver::Native {
-                settings.push_str(&bridges::pod_settings());
-            }
+        }
+        if self.has_pods_on_bridge() {
+            settings.push_str(&bridges::pod_settings());
         }
         settings
+    }
+
+    /// Returns whether our pods are on a bridge of the gateway, those of all parts.
+    pub(crate) fn has_pods_on_bridge(&self) -> bool {
+        let is_named = self.names(Part::Pods) || self.names(Part::Scale);
+        is_named && self.bridge_driver == BridgeDriver::Native
     }
 
     /// Returns the number of pods that are kept, and the time for which they are watched.

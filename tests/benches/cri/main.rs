@@ -307,7 +307,7 @@ async fn measure_pods(
     if let Some(warm) = warm {
         report.breakdown("pod", Scrape::take(stand)?.since(&warm), args.iterations);
     }
-    let (rows, note) = pods::rows(&samples);
+    let (rows, note) = pods::rows(&samples, args.has_pods_on_bridge());
     report.section("one pod after the other", rows, note);
     report.memory("after the pods", Memory::of(stand)?);
     Ok(())

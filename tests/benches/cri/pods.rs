@@ -93,8 +93,9 @@ pub(crate) async fn round(
     Pair::in_turns(round, theirs, pod(ours, &requests, &look, round, turn)).await
 }
 
-/// Returns the rows of the pods, and a note on them.
-pub(crate) fn rows(pods: &[Pair<Times>]) -> (Vec<Row>, String) {
+/// Returns the rows of the pods, and a note on them. Ours may be on a bridge of the gateway, without plugins.
+pub(crate) fn rows(pods: &[Pair<Times>], on_bridge: bool) -> (Vec<Row>, String) {
+    let [up, gone] = if on_bridge { [0.33, 0.3] } else { [0.5, 0.6] };
     let rows = PARTS.iter().map(|(name, of)| {
         let row = Row::times(
             name,
@@ -104,8 +105,8 @@ pub(crate) fn rows(pods: &[Pair<Times>]) -> (Vec<Row>, String) {
             }),
         );
         match *name {
-            UP => row.goal(Goal::RatioAtMost(0.5)),
-            GONE => row.goal(Goal::RatioAtMost(0.6)),
+            UP => row.goal(Goal::RatioAtMost(up)),
+            GONE => row.goal(Goal::RatioAtMost(gone)),
             _ => row,
         }
     });
