@@ -282,7 +282,7 @@ impl Network {
     pub(crate) async fn detach(&self, id: SandboxId, dirs: &SandboxDirs) -> Result<()> {
         // An ADD of a predecessor that still runs could attach the sandbox after the DEL.
         self.wait_predecessor_plugins(id).await?;
-        let netns = dirs.pins.join(Ns::Net.file_name());
+        let netns = dirs.pin(Ns::Net);
         let there = namespaces::is_namespace_file(&netns).map_err(from_namespaces)?;
         // CNI allows a DEL without a namespace, which still frees addresses and rules of the host.
         let netns = there.then_some(netns);

@@ -275,7 +275,7 @@ impl Sandboxes {
         let attached = self.network.attach(id, &planned, dirs, wanted);
         let ips = step("attach_network", attached).await?;
         self.context.faults.reach(CrashPoint::SandboxAttached)?;
-        set_for_interfaces(spec, dirs.pins.join(Ns::Net.file_name()), ips).await
+        set_for_interfaces(spec, dirs.pin(Ns::Net), ips).await
     }
 
     /// Starts the infra process of a sandbox if `is_due`; returns its process id.

@@ -33,6 +33,7 @@ use std::path::{Path, PathBuf};
 
 use switchyard_core::Result;
 use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_namespaces::Ns;
 
 use crate::base::fs::{create_private_dir_blocking, io_error};
 
@@ -207,6 +208,11 @@ impl SandboxDirs {
         self.state.join("cni.json")
     }
 
+    /// The pin of a namespace of this kind, if the sandbox has one of its own.
+    pub(crate) fn pin(&self, ns: Ns) -> PathBuf {
+        self.pins.join(ns.file_name())
+    }
+
     /// The pin of the process namespace, if the sandbox has a shared one.
     pub(crate) fn pid_namespace(&self) -> PathBuf {
         self.pins.join("pid")
@@ -214,7 +220,7 @@ impl SandboxDirs {
 
     /// The pin of the user namespace, if the sandbox has one.
     pub(crate) fn user_namespace(&self) -> PathBuf {
-        self.pins.join(switchyard_namespaces::Ns::User.file_name())
+        self.pin(Ns::User)
     }
 
     pub(crate) fn shm(&self) -> PathBuf {

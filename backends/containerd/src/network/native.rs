@@ -257,7 +257,7 @@ impl NativeBridges {
         let driver = self.driver_of(list)?;
         let request = AttachRequest {
             holder: holder(id)?,
-            netns: netns_of(dirs),
+            netns: dirs.pin(Ns::Net),
             mac: mac.map(mapping::hardware_address).transpose()?,
             addresses: mapping::wanted_addresses(wanted, args)?,
             ports: mapping::published_ports(ports, &families_of(&driver)),
@@ -442,10 +442,6 @@ fn families_of(driver: &BridgeDriver) -> Vec<IpAddr> {
 /// Who has the addresses of a sandbox.
 fn holder(id: SandboxId) -> Result<Holder> {
     Holder::new(&id.to_string(), INTERFACE).map_err(from_network)
-}
-
-fn netns_of(dirs: &SandboxDirs) -> PathBuf {
-    dirs.pins.join(Ns::Net.file_name())
 }
 
 /// Removes the journal of an attachment that is undone. One that stays, as on a read-only disk, causes one detachment more.

@@ -50,7 +50,7 @@ pub(super) fn attachment(
         .collect();
     Attachment {
         container_id: id.clone(),
-        netns: Some(dirs.pins.join(Ns::Net.file_name())),
+        netns: Some(dirs.pin(Ns::Net)),
         ifname: INTERFACE.to_owned(),
         args: args
             .iter()

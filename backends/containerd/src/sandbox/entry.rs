@@ -58,9 +58,7 @@ impl SandboxEntry {
 
     /// The pin of the sandbox's own namespace of this kind; `None` if it has none of its own.
     pub(super) fn pin(&self, ns: Ns) -> Option<PathBuf> {
-        self.record
-            .owns(ns)
-            .then(|| self.dirs.pins.join(ns.file_name()))
+        self.record.owns(ns).then(|| self.dirs.pin(ns))
     }
 
     /// The pins of all of the sandbox's own namespaces.

@@ -126,7 +126,7 @@ pub(super) async fn write_hosts(
             let text = [host.hosts().await?, more.into_bytes()].concat();
             return write(dirs.hosts(), text, spec).await;
         }
-        NetworkRecord::Pod | NetworkRecord::Isolated => dirs.pins.join(Ns::Net.file_name()),
+        NetworkRecord::Pod | NetworkRecord::Isolated => dirs.pin(Ns::Net),
         NetworkRecord::Joined(path) => path.clone(),
     };
     // What cannot be looked at is taken for what most are.
