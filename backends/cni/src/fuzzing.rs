@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use crate::conf::{NetworkList, is_name, type_of};
-use crate::journal::Saved;
+use crate::journal::{Saved, driver_of_journal};
 use crate::result::CniResult;
 use crate::version::SpecVersion;
 
@@ -74,15 +74,18 @@ pub fn conf(data: &[u8]) {
 
 /// Reads bytes as the journal of an attachment. A journal that is truncated anywhere, as by a full disk or a
 /// power cut, gives the same attachment or none, and is never reported as damaged; the names in it lead out
-/// of no directory.
+/// of no directory; and who asks for its driver alone hears the same.
 ///
 /// # Panics
 /// If that does not hold.
 pub fn journal(data: &[u8]) {
+    let driver = driver_of_journal(data);
     let path = Path::new("/var/lib/switchyard/sandboxes/id/cni.json");
     let Ok(Some(saved)) = Saved::parse(path, data) else {
         return;
     };
+    let driver = driver.expect("it is a journal");
+    assert_eq!(driver.as_deref(), saved.driver());
     let attachment = saved.attachment();
     if let Ok(list) = saved.list(path) {
         assert!(

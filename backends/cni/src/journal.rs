@@ -30,6 +30,8 @@ const VERSION: u32 = 2;
 /// The key of the saved network by which an attachment names the driver that has made it. Without it plugins have. Versions before it
 /// ignore it, as plugins would: they undo the attachment by the plugins of the network.
 const DRIVER: &str = "switchyard.driver";
+/// Its value for plugins, which no version writes.
+const PLUGINS: &str = "cni";
 /// The most characters of a driver's name that are shown.
 const DRIVER_MAX: usize = 40;
 
@@ -102,11 +104,8 @@ impl Saved {
             source,
         };
         let mut documents = serde_json::Deserializer::from_slice(bytes).into_iter::<Value>();
-        let intent = match documents.next() {
-            None => return Ok(None),
-            // Truncated: a kill or a full disk has interrupted the write.
-            Some(Err(fault)) if fault.is_eof() => return Ok(None),
-            Some(intent) => intent.map_err(damaged)?,
+        let Some(intent) = request_of(&mut documents).map_err(damaged)? else {
+            return Ok(None);
         };
         if intent.get("version").is_some_and(|version| *version == 1) {
             return Self::of_version_1(intent).map(Some).map_err(damaged);
@@ -159,8 +158,7 @@ impl Saved {
     /// which no driver has.
     #[must_use]
     pub fn driver(&self) -> Option<&str> {
-        let driver = self.intent.network.get(DRIVER)?;
-        Some(beginning(driver.as_str().unwrap_or_default(), DRIVER_MAX))
+        driver_of(&self.intent.network)
     }
 
     /// Checks that plugins have made the attachment. `path` is the journal file, for error messages.
@@ -217,6 +215,37 @@ impl Saved {
                 source,
             })
     }
+}
+
+/// The name of the driver that has made the attachment of a journal, as [`Saved::driver`] has it, or would have it of another version of the
+/// format. `None` also if nothing was made. Pure.
+///
+/// # Errors
+/// The request is no JSON.
+pub fn driver_of_journal(journal: &[u8]) -> serde_json::Result<Option<String>> {
+    let mut documents = serde_json::Deserializer::from_slice(journal).into_iter::<Value>();
+    let request = request_of(&mut documents)?;
+    let network = request.as_ref().and_then(|request| request.get("network"));
+    Ok(network.and_then(driver_of).map(str::to_owned))
+}
+
+/// The request, which is the first document of a journal; `None` if it is missing, or truncated: a kill or a full disk has interrupted the
+/// write.
+fn request_of(
+    documents: &mut impl Iterator<Item = serde_json::Result<Value>>,
+) -> serde_json::Result<Option<Value>> {
+    match documents.next() {
+        None => Ok(None),
+        Some(Err(fault)) if fault.is_eof() => Ok(None),
+        Some(request) => request.map(Some),
+    }
+}
+
+/// The driver that a saved network names.
+fn driver_of(network: &Value) -> Option<&str> {
+    let driver = network.get(DRIVER)?;
+    let name = beginning(driver.as_str().unwrap_or_default(), DRIVER_MAX);
+    (name != PLUGINS).then_some(name)
 }
 
 async fn blocking<T: Send + 'static>(

@@ -4,16 +4,10 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use switchyard_cni as cni;
 use switchyard_config::{Config, PathsConfig};
 use switchyard_linux::report;
 use switchyard_node_files::{self as node_files, ReadError};
-
-/// The key that names, in the network of a journal, what made the attachment; plugins made it if there is no such key.
-const DRIVER: &str = "switchyard.driver";
-
-/// The value for plugins.
-const CNI: &str = "cni";
 
 /// The most sandboxes of a state directory that are looked at.
 const SANDBOXES_MAX: usize = 100_000;
@@ -65,12 +59,13 @@ impl NativeSandboxes {
         let journal = sandbox.join("cni.json");
         match present(node_files::read(&journal, JOURNAL_MAX)) {
             Ok(None) => {}
-            Ok(Some(bytes)) => match is_native(&bytes) {
-                Ok(true) => {
+            // One of any driver but plugins is ended by no earlier version.
+            Ok(Some(bytes)) => match cni::driver_of_journal(&bytes) {
+                Ok(Some(_)) => {
                     let id = sandbox.file_name().unwrap_or_default();
                     self.ids.insert(id.to_string_lossy().into_owned());
                 }
-                Ok(false) => {}
+                Ok(None) => {}
                 Err(error) => self.unknown.push(unread(&journal, &error)),
             },
             Err(error) => self.unknown.push(unread(&journal, &error)),
@@ -104,23 +99,6 @@ fn unread(path: &Path, error: &(dyn std::error::Error + 'static)) -> String {
     format!("cannot read {}: {}", path.display(), report(error))
 }
 
-/// Returns whether a journal is of an attachment that something else than plugins made. Only its first document says so; if that is
-/// missing or incomplete, nothing was made. Pure.
-fn is_native(journal: &[u8]) -> serde_json::Result<bool> {
-    let mut documents = serde_json::Deserializer::from_slice(journal).into_iter::<Value>();
-    match documents.next() {
-        None => Ok(false),
-        Some(Err(error)) if error.is_eof() => Ok(false),
-        Some(document) => {
-            let document = document?;
-            let driver = document
-                .get("network")
-                .and_then(|network| network.get(DRIVER));
-            Ok(driver.is_some_and(|driver| driver.as_str() != Some(CNI)))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -128,50 +106,6 @@ mod tests {
     use super::*;
 
     const BEGIN: &str = r#"{"version":2,"network":{"name":"switchyard0","plugins":[]"#;
-
-    #[test]
-    fn journal_says_by_what_its_attachment_was_made() {
-        let with = |more: &str| format!("{BEGIN}{more}}},\"attachment\":{{}}}}");
-        for (name, journal, expected) in [
-            ("plugins", with(""), Some(false)),
-            (
-                "plugins by name",
-                with(r#","switchyard.driver":"cni""#),
-                Some(false),
-            ),
-            (
-                "native",
-                with(r#","switchyard.driver":"native""#),
-                Some(true),
-            ),
-            (
-                "with blanks",
-                with(r#", "switchyard.driver" : "native" "#),
-                Some(true),
-            ),
-            (
-                "a later driver",
-                with(r#","switchyard.driver":"later""#),
-                Some(true),
-            ),
-            ("no word", with(r#","switchyard.driver":1"#), Some(true)),
-            (
-                "the word elsewhere",
-                r#"{"note":"\"switchyard.driver\":\"native\""}"#.into(),
-                Some(false),
-            ),
-            (
-                "with a result",
-                with(r#","switchyard.driver":"native""#) + "{\"ips\":[]}{\"ips",
-                Some(true),
-            ),
-            ("empty", String::new(), Some(false)),
-            ("cut", BEGIN.to_owned(), Some(false)),
-            ("another file", "nonsense".to_owned(), None),
-        ] {
-            assert_eq!(is_native(journal.as_bytes()).ok(), expected, "{name}");
-        }
-    }
 
     #[test]
     fn what_cannot_be_read_is_not_taken_for_absent() {

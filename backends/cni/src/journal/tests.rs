@@ -75,8 +75,49 @@ fn driver_is_named_beside_the_network_and_undone_by_no_plugin() {
     }
     assert_eq!(golden.driver(), None);
     golden.check_made_by_plugins(path).unwrap();
+    let mut by_name = golden.clone();
+    by_name.intent.network[DRIVER] = PLUGINS.into();
+    by_name.check_made_by_plugins(path).unwrap();
     let written = Intent::new(&network, &attachment, Some("native"));
     assert_eq!(written.network[DRIVER], "native");
+}
+
+/// Also of a later version, which this one does not read.
+#[test]
+fn journal_of_any_version_says_by_what_its_attachment_was_made() {
+    let begin = r#"{"version":3,"network":{"name":"switchyard0","plugins":[]"#;
+    let with = |more: &str| format!("{begin}{more}}},\"attachment\":{{}}}}");
+    for (journal, expected) in [
+        (with(""), Some(None)),
+        (with(r#","switchyard.driver":"cni""#), Some(None)),
+        (
+            with(r#","switchyard.driver":"native""#),
+            Some(Some("native")),
+        ),
+        (
+            with(r#", "switchyard.driver" : "native" "#),
+            Some(Some("native")),
+        ),
+        (with(r#","switchyard.driver":"later""#), Some(Some("later"))),
+        (with(r#","switchyard.driver":1"#), Some(Some(""))),
+        (with(r#","switchyard.driver":null"#), Some(Some(""))),
+        (
+            r#"{"note":"\"switchyard.driver\":\"native\""}"#.into(),
+            Some(None),
+        ),
+        ("[7]".to_owned(), Some(None)),
+        (
+            with(r#","switchyard.driver":"native""#) + "{\"ips\":[]}{\"ips",
+            Some(Some("native")),
+        ),
+        (String::new(), Some(None)),
+        (begin.to_owned(), Some(None)),
+        ("nonsense".to_owned(), None),
+    ] {
+        let found = driver_of_journal(journal.as_bytes()).ok();
+        let found = found.as_ref().map(Option::as_deref);
+        assert_eq!(found, expected, "{journal}");
+    }
 }
 
 proptest! {
