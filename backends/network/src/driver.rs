@@ -48,7 +48,9 @@ use crate::netlink::{
 };
 use crate::nft::{BridgeRules, Element, Flows, NftFamily};
 use container::forwarding_port;
-use elements::{changes, flows_of_ended, flows_of_new, of_ports, port_elements};
+use elements::{
+    TakenPort, changes, flows_of_ended, flows_of_new, is_taken, port_elements, port_taken, taken_of,
+};
 use names::{host_link, ifb_link};
 use tables::{KnownAttachment, State};
 
@@ -201,10 +203,10 @@ impl BridgeDriver {
         let namespace = NetNs::open(&request.netns)?;
         let mut state = self.tables.lock();
         // Before there is anything of it, so that it is never taken for something that a kill has left.
-        self.replace(&mut state, &host, BTreeSet::new())?;
+        self.replace(&mut state, &request.holder, BTreeSet::new())?;
         let bridge = self.ready_bridge(&mut state)?;
         let mac = self.connect_links(&mut state, request, &namespace, &bridge, &assigned)?;
-        self.publish(&mut state, &host, &request.ports, &addresses)?;
+        self.publish(&mut state, request, &addresses)?;
         reach(CrashPoint::PortsPublished);
         drop(state);
         let host_end = forwarding_port(&host)?;
@@ -221,51 +223,97 @@ impl BridgeDriver {
     fn publish(
         &self,
         state: &mut State,
-        host: &LinkName,
-        ports: &[PublishedPort],
+        request: &AttachRequest,
         addresses: &[IpAddr],
     ) -> Result<(), DriverError> {
-        let elements = port_elements(ports, addresses);
+        let elements = port_elements(&request.ports, addresses);
         if elements.is_empty() {
             return Ok(());
         }
         let changes = changes(&elements, &self.families, true);
         let kernel = state.kernel(self.tables.name())?;
-        match kernel.tables.change(&changes) {
+        let error = match kernel.tables.change(&changes) {
+            Ok(()) => {
+                self.note(state, &request.holder, elements);
+                return Ok(());
+            }
             Err(error) if error.is_missing() => {
                 // Others have deleted the table, and the daemon has not noticed it yet.
-                self.note(state, host, elements);
-                let restored = self.tables.restore_locked(state);
-                restored.map_err(|error| of_ports(error, ports))?;
+                self.note(state, &request.holder, elements.clone());
+                match self.tables.restore_locked(state) {
+                    Ok(_) => return Ok(()),
+                    Err(error) => error,
+                }
             }
-            Err(error) => return Err(of_ports(error.into(), ports)),
-            Ok(()) => {
-                self.note(state, host, elements);
-            }
+            Err(error) => error.into(),
+        };
+        Err(self.of_ports(state, request, &elements, error))
+    }
+
+    /// The error for ports that could not be published as these elements.
+    fn of_ports(
+        &self,
+        state: &mut State,
+        request: &AttachRequest,
+        elements: &BTreeSet<Element>,
+        error: DriverError,
+    ) -> DriverError {
+        let DriverError::Rules(error) = error else {
+            return error;
+        };
+        if !is_taken(&error) {
+            return DriverError::Rules(error);
         }
-        Ok(())
+        let taken = self.taken(state, &request.holder, elements);
+        port_taken(taken, &request.ports, error)
+    }
+
+    /// The published port that one of these elements of a container was to be: of another container, or of the tables alone.
+    fn taken(
+        &self,
+        state: &mut State,
+        holder: &Holder,
+        elements: &BTreeSet<Element>,
+    ) -> Option<TakenPort> {
+        let others = state.attachments.values();
+        let mut others = others.filter(|known| known.holder != *holder);
+        let known = others.find_map(|known| {
+            let element = taken_of(elements, &known.elements)?;
+            Some((element.clone(), Some(known.holder.clone())))
+        });
+        if known.is_some() {
+            return known;
+        }
+        let kernel = state.kernel(self.tables.name()).ok()?;
+        self.families.iter().find_map(|family| {
+            let table = kernel.tables.read(*family).ok().flatten()?;
+            Some((taken_of(elements, table.elements())?.clone(), None))
+        })
     }
 
     /// Notes what a container has from now on, and returns what it had.
     fn note(
         &self,
         state: &mut State,
-        host: &LinkName,
+        holder: &Holder,
         elements: BTreeSet<Element>,
     ) -> Option<KnownAttachment> {
-        let bridge = self.settings.name.clone();
-        let known = KnownAttachment { bridge, elements };
-        state.attachments.insert(host.clone(), known)
+        let known = KnownAttachment {
+            holder: holder.clone(),
+            bridge: self.settings.name.clone(),
+            elements,
+        };
+        state.attachments.insert(self.host_link(holder), known)
     }
 
     /// Notes that a container has no ports from now on, and withdraws these and those that it had. Returns all of them.
     fn replace(
         &self,
         state: &mut State,
-        host: &LinkName,
+        holder: &Holder,
         mut elements: BTreeSet<Element>,
     ) -> Result<BTreeSet<Element>, DriverError> {
-        let known = self.note(state, host, BTreeSet::new());
+        let known = self.note(state, holder, BTreeSet::new());
         elements.extend(known.into_iter().flat_map(|known| known.elements));
         state.withdraw(self.tables.name(), &elements, &self.families)?;
         Ok(elements)
@@ -317,7 +365,7 @@ impl BridgeDriver {
         let mut state = self.tables.lock();
         // From now on no repair publishes its ports again.
         let elements = port_elements(ports, addresses);
-        let elements = self.replace(&mut state, &host, elements)?;
+        let elements = self.replace(&mut state, holder, elements)?;
         reach(CrashPoint::PortsWithdrawn);
         let kernel = state.kernel(self.tables.name())?;
         let bridge = find_link(&mut kernel.route, &self.settings.name.clone().into())?;

@@ -7,10 +7,14 @@ use nix::errno::Errno;
 
 use super::attachment::PublishedPort;
 use super::error::DriverError;
+use crate::addresses::Holder;
 use crate::nft::{BridgeName, Element, ElementChange, Flows, NftError, NftFamily, Transport};
 
 /// How many ports an error names.
 const NAMED: usize = 8;
+
+/// A published port, and the container that is known to have it.
+pub(super) type TakenPort = (Element, Option<Holder>);
 
 /// The elements of the ports that lead to a container with these addresses. A port leads to its address of the family of the port's own
 /// address, or of each family.
@@ -131,36 +135,88 @@ const fn is_lasting(protocol: Transport) -> bool {
     }
 }
 
-/// The error for ports that could not be published.
-pub(super) fn of_ports(error: DriverError, ports: &[PublishedPort]) -> DriverError {
-    let DriverError::Rules(error) = error else {
-        return error;
-    };
-    let is_taken = matches!(
+/// Returns whether a published port leads elsewhere already.
+pub(super) fn is_taken(error: &NftError) -> bool {
+    matches!(
         error,
         NftError::Refused {
             source: Errno::EEXIST,
             ..
         }
-    );
-    if !is_taken {
-        return DriverError::Rules(error);
-    }
-    let name = |port: &PublishedPort| match port.at {
-        Some(at) => format!(
-            "{} {}",
-            SocketAddr::new(at, port.port),
-            port.protocol.name()
-        ),
-        None => format!("{} {}", port.port, port.protocol.name()),
+    )
+}
+
+/// Of the elements that are there, the published port that one of the wanted ones was to be.
+pub(super) fn taken_of<'a>(
+    wanted: &BTreeSet<Element>,
+    found: &'a BTreeSet<Element>,
+) -> Option<&'a Element> {
+    let place = |element: &Element| {
+        let Element::Port {
+            at,
+            protocol,
+            port,
+            to,
+            to_port: _,
+        } = element
+        else {
+            return None;
+        };
+        Some((*at, *protocol, *port, NftFamily::of(to)))
     };
-    let mut names: Vec<_> = ports.iter().take(NAMED).map(name).collect();
-    if ports.len() > NAMED {
-        names.push(format!("and {} more", ports.len() - NAMED));
-    }
+    let wanted: BTreeSet<_> = wanted.iter().filter_map(place).collect();
+    let is_wanted = |element: &&Element| place(element).is_some_and(|one| wanted.contains(&one));
+    found.iter().find(is_wanted)
+}
+
+/// The error for ports of which one is taken: by this one, if it was found, with its holder, if that is known; else they are named.
+pub(super) fn port_taken(
+    taken: Option<TakenPort>,
+    ports: &[PublishedPort],
+    source: NftError,
+) -> DriverError {
+    let found = taken.and_then(|(element, holder)| {
+        let Element::Port {
+            at,
+            protocol,
+            port,
+            to,
+            to_port,
+        } = element
+        else {
+            return None;
+        };
+        let whose = holder.map(|holder| format!(" of the container {}", holder.container_id()));
+        let to = SocketAddr::new(to, to_port);
+        let port = port_name(at, port, protocol);
+        Some((
+            format!("port {port}"),
+            format!("{to}{}", whose.unwrap_or_default()),
+        ))
+    });
+    let (ports, holder) = found.unwrap_or_else(|| {
+        let named = ports.iter().take(NAMED);
+        let mut names: Vec<_> = named
+            .map(|port| port_name(port.at, port.port, port.protocol))
+            .collect();
+        if ports.len() > NAMED {
+            names.push(format!("and {} more", ports.len() - NAMED));
+        }
+        let names = format!("one of the ports {}", names.join(", "));
+        (names, "another container".to_owned())
+    });
     DriverError::PortTaken {
-        ports: names.join(", "),
-        source: error,
+        ports,
+        holder,
+        source,
+    }
+}
+
+fn port_name(at: Option<IpAddr>, port: u16, protocol: Transport) -> String {
+    let protocol = protocol.name();
+    match at {
+        Some(at) => format!("{} {protocol}", SocketAddr::new(at, port)),
+        None => format!("{port} {protocol}"),
     }
 }
 
@@ -242,6 +298,82 @@ mod tests {
             let kept = kept_of_unknown(&found, &wanted);
             assert_eq!(kept.contains(&element), is_kept, "{element}");
         }
+    }
+
+    #[test]
+    fn port_that_is_taken_is_named_with_its_holder_as_far_as_it_is_known() {
+        let element = |at: Option<&str>, port, to: &str| Element::Port {
+            at: at.map(|at| at.parse().unwrap()),
+            protocol: Transport::Tcp,
+            port,
+            to: to.parse().unwrap(),
+            to_port: 80,
+        };
+        let asked = |at: Option<&str>, port| PublishedPort {
+            protocol: Transport::Tcp,
+            at: at.map(|at| at.parse().unwrap()),
+            port,
+            to_port: 8080,
+        };
+        let holder = Holder::new("a", "eth0").unwrap();
+        let here = Some("192.0.2.1");
+        for (wanted, found, holder, expected) in [
+            (
+                element(None, 81, "10.88.0.3"),
+                element(None, 81, "10.88.0.2"),
+                Some(&holder),
+                "port 81 tcp leads to 10.88.0.2:80 of the container a already",
+            ),
+            (
+                element(here, 81, "10.88.0.3"),
+                element(here, 81, "10.88.0.2"),
+                None,
+                "port 192.0.2.1:81 tcp leads to 10.88.0.2:80 already",
+            ),
+            (
+                element(None, 81, "fd00::3"),
+                element(None, 81, "fd00::2"),
+                None,
+                "port 81 tcp leads to [fd00::2]:80 already",
+            ),
+            // None of these is in the way.
+            (
+                element(here, 81, "10.88.0.3"),
+                element(None, 81, "10.88.0.2"),
+                None,
+                "one of the ports 81 tcp leads to another container already",
+            ),
+            (
+                element(None, 81, "10.88.0.3"),
+                element(None, 81, "fd00::2"),
+                None,
+                "one of the ports 81 tcp leads to another container already",
+            ),
+            (
+                element(None, 81, "10.88.0.3"),
+                Element::Hairpin("10.88.0.3".parse().unwrap()),
+                None,
+                "one of the ports 81 tcp leads to another container already",
+            ),
+        ] {
+            let [wanted, found] = [wanted, found].map(|one| BTreeSet::from([one]));
+            let taken = taken_of(&wanted, &found).cloned();
+            let taken = taken.map(|element| (element, holder.cloned()));
+            let refused = NftError::Unanswered {
+                doing: String::new(),
+            };
+            let error = port_taken(taken, &[asked(None, 81)], refused).to_string();
+            assert!(error.starts_with(expected), "{error}");
+        }
+        let many: Vec<_> = (1..=10).map(|port| asked(here, port)).collect();
+        let refused = NftError::Unanswered {
+            doing: String::new(),
+        };
+        let error = port_taken(None, &many, refused).to_string();
+        assert!(
+            error.contains("192.0.2.1:8 tcp, and 2 more leads"),
+            "{error}"
+        );
     }
 
     #[test]

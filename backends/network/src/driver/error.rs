@@ -51,10 +51,12 @@ pub enum DriverError {
         interface: String,
     },
     /// A published port leads to another container.
-    #[error("one of the ports {ports} leads to another container already: publish another one")]
+    #[error("{ports} leads to {holder} already: publish another port")]
     PortTaken {
-        /// The ports that were to be published, as far as an error names them.
+        /// The port, or those that were to be published, as far as an error names them.
         ports: String,
+        /// Where it leads, and whose that is, as far as it is known.
+        holder: String,
         /// What the kernel refused.
         source: NftError,
     },

@@ -13,6 +13,7 @@ use super::error::DriverError;
 use super::flows::PastFlows;
 use super::known::KnownBridge;
 use super::names::{group_of, ifb_link};
+use crate::addresses::Holder;
 use crate::netlink::{
     Family, IpFamily, Link, LinkName, LinkRef, Socket, delete_link, is_forwarding, list_links,
 };
@@ -62,6 +63,8 @@ pub(super) struct Kernel {
 /// A container on one of the bridges.
 #[derive(Debug)]
 pub(super) struct KnownAttachment {
+    /// Who has the addresses.
+    pub(super) holder: Holder,
     /// The name of its bridge.
     pub(super) bridge: LinkName,
     /// The elements of its published ports.
@@ -315,7 +318,11 @@ impl BridgeTables {
             let is_complete = state_of(&host) == Some(true);
             let addresses = attachment.addresses.as_deref().filter(|_| is_complete);
             let elements = port_elements(&attachment.ports, addresses.unwrap_or_default());
-            let known = KnownAttachment { bridge, elements };
+            let known = KnownAttachment {
+                holder: attachment.holder.clone(),
+                bridge,
+                elements,
+            };
             state.attachments.entry(host).or_insert(known);
         }
         state.knows_all |= all;

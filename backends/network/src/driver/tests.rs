@@ -397,41 +397,6 @@ fn addresses_and_hardware_address_are_those_that_were_requested() {
 }
 
 #[test]
-fn failed_attachment_leaves_nothing_and_can_be_repeated() {
-    in_private_netns(|| {
-        let node = Node::new(&SUBNETS[..1]);
-        let first = Container::with_ports("first", &both(8080));
-        let attached = node.driver.attach(&first.request).unwrap();
-        let before = (devices(), elements_of(NftFamily::Ip4), node.in_use());
-        let mut second = Container::with_ports(
-            "second",
-            &[port(Transport::Tcp, 81), port(Transport::Tcp, 8080)],
-        );
-        let error = node.driver.attach(&second.request).unwrap_err();
-        assert!(
-            matches!(error, DriverError::PortTaken { .. }) && error.is_undone(),
-            "{error}"
-        );
-        assert_eq!(
-            (devices(), elements_of(NftFamily::Ip4), node.in_use()),
-            before
-        );
-        second.request.netns = "/nowhere".into();
-        let error = node.driver.attach(&second.request).unwrap_err();
-        assert!(error.to_string().contains("/nowhere"), "{error}");
-        assert_eq!(
-            (devices(), elements_of(NftFamily::Ip4), node.in_use()),
-            before
-        );
-        node.driver
-            .detach(&first.attachment(Some(&attached)))
-            .unwrap();
-        second.request.netns = format!("/proc/self/fd/{}", second.netns.as_raw_fd()).into();
-        node.driver.attach(&second.request).unwrap();
-    });
-}
-
-#[test]
 fn bridge_keeps_its_hardware_address_and_gets_back_what_others_took() {
     in_private_netns(|| {
         let node = Node::new(&SUBNETS[..1]);

@@ -112,7 +112,8 @@ mod tests {
             (DriverError::Rules(unanswered()), ErrorKind::Internal),
             (
                 DriverError::PortTaken {
-                    ports: "8080 tcp".to_owned(),
+                    ports: "port 8080 tcp".to_owned(),
+                    holder: "172.26.80.2:80".to_owned(),
                     source: unanswered(),
                 },
                 ErrorKind::Unavailable,
@@ -142,7 +143,8 @@ mod tests {
             (
                 DriverError::NotUndone {
                     source: Box::new(DriverError::PortTaken {
-                        ports: "8080 tcp".to_owned(),
+                        ports: "port 8080 tcp".to_owned(),
+                        holder: "172.26.80.2:80".to_owned(),
                         source: unanswered(),
                     }),
                     undo: Box::new(DriverError::Rules(unanswered())),

@@ -1,4 +1,4 @@
-//! What others and a kill leave: flushed tables, attachments of a former process, links without a record, and containers of plugins.
+//! What a failure, others and a kill leave: flushed tables, attachments of a former process, links without a record, and containers of plugins.
 
 use super::*;
 
@@ -9,6 +9,49 @@ fn published(element: &Element) -> Option<u16> {
     } else {
         None
     }
+}
+
+#[test]
+fn failed_attachment_leaves_nothing_and_can_be_repeated() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS[..1]);
+        let first = Container::with_ports("first", &both(8080));
+        let attached = node.driver.attach(&first.request).unwrap();
+        let before = (devices(), elements_of(NftFamily::Ip4), node.in_use());
+        let mut second = Container::with_ports(
+            "second",
+            &[port(Transport::Tcp, 81), port(Transport::Tcp, 8080)],
+        );
+        let error = node.driver.attach(&second.request).unwrap_err();
+        let there = address(&attached, NftFamily::Ip4);
+        let taken = format!("port 8080 tcp leads to {there}:{SERVED}");
+        let text = error.to_string();
+        assert!(
+            text.starts_with(&format!("{taken} of the container first already"))
+                && error.is_undone(),
+            "{text}"
+        );
+        // As the next process, which does not know the container yet.
+        let next = node.next_driver().attach(&second.request).unwrap_err();
+        let text = next.to_string();
+        assert!(text.starts_with(&format!("{taken} already")), "{text}");
+        assert_eq!(
+            (devices(), elements_of(NftFamily::Ip4), node.in_use()),
+            before
+        );
+        second.request.netns = "/nowhere".into();
+        let error = node.driver.attach(&second.request).unwrap_err();
+        assert!(error.to_string().contains("/nowhere"), "{error}");
+        assert_eq!(
+            (devices(), elements_of(NftFamily::Ip4), node.in_use()),
+            before
+        );
+        node.driver
+            .detach(&first.attachment(Some(&attached)))
+            .unwrap();
+        second.request.netns = format!("/proc/self/fd/{}", second.netns.as_raw_fd()).into();
+        node.driver.attach(&second.request).unwrap();
+    });
 }
 
 #[test]
