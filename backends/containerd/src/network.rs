@@ -55,6 +55,7 @@ use request::{INTERFACE, add_capabilities, attachment};
 pub(crate) struct PlannedAttachment {
     list: Arc<cni::NetworkList>,
     by: AttachedBy,
+    attachment: Box<Attachment>,
     owner: Owner,
     /// The host ports that are to be forwarded.
     ports: Vec<PortMapping>,
@@ -63,9 +64,27 @@ pub(crate) struct PlannedAttachment {
 /// Who makes an attachment.
 enum AttachedBy {
     /// The plugins of the network.
-    Plugins(Box<Attachment>),
+    Plugins,
     /// The daemon itself, on a bridge of the gateway.
     Daemon(NativeRequest),
+}
+
+// === impl AttachedBy ===
+
+impl AttachedBy {
+    /// The kind of error that says of an attachment that asks for addresses that they are not to be had. CNI has no error code for an
+    /// address in use, so a plugin that fails counts as that.
+    const fn refusal(&self) -> ErrorKind {
+        match self {
+            Self::Plugins => ErrorKind::Internal,
+            Self::Daemon(_) => ErrorKind::FailedPrecondition,
+        }
+    }
+
+    /// Returns whether an attachment may have failed for want of an address.
+    fn may_lack_address(&self, error: &Error) -> bool {
+        error.kind() == self.refusal() || error.kind() == ErrorKind::ResourceExhausted
+    }
 }
 
 /// The networks that sandboxes are attached to.
@@ -125,26 +144,43 @@ impl Network {
         };
         let mut attachment = attachment(id, network, dirs, wanted);
         add_capabilities(&mut attachment.capabilities, spec, &self.ranges.of(owner));
-        let journal = dirs.cni_journal();
-        // Saved before anything is made: a daemon that is killed meanwhile finds here what is to be undone, and by whom.
         let by = if is_native {
             let request = self.native.request(&list, id, network, dirs, wanted)?;
             // Known before, so that there is nothing to undo.
             check_forwarded(owner, &network.ports, &request.families())?;
-            NativeBridges::save(&journal, &list, &attachment).await?;
             AttachedBy::Daemon(request)
         } else {
-            let network = cni::Network::new(Arc::clone(&list), self.plugins.clone());
-            let saved = network.save(&journal, &attachment).await;
-            saved.map_err(from_cni)?;
-            AttachedBy::Plugins(Box::new(attachment))
+            AttachedBy::Plugins
         };
-        Ok(PlannedAttachment {
+        let planned = PlannedAttachment {
             list,
             by,
+            attachment: Box::new(attachment),
             owner,
             ports: network.ports.clone(),
-        })
+        };
+        self.save(&planned, &dirs.cni_journal()).await?;
+        Ok(planned)
+    }
+
+    /// Saves a planned attachment in a new journal, before anything is made: a daemon that is killed meanwhile finds there what is to be
+    /// undone, and by whom.
+    async fn save(&self, planned: &PlannedAttachment, journal: &Path) -> Result<()> {
+        let PlannedAttachment {
+            list,
+            by,
+            attachment,
+            owner: _,
+            ports: _,
+        } = planned;
+        match by {
+            AttachedBy::Plugins => {
+                let network = cni::Network::new(Arc::clone(list), self.plugins.clone());
+                let saved = network.save(journal, attachment).await;
+                saved.map_err(from_cni)
+            }
+            AttachedBy::Daemon(_) => NativeBridges::save(journal, list, attachment).await,
+        }
     }
 
     /// Returns whether the daemon attaches a sandbox to a bridge of the gateway itself. Else plugins do, for which the programs are there.
@@ -176,7 +212,8 @@ impl Network {
         Ok(list)
     }
 
-    /// Attaches a sandbox's own network namespace as planned and returns its addresses.
+    /// Attaches a sandbox's own network namespace as planned and returns its addresses. What fails for want of an address is tried once
+    /// more if `ended` says that others have given theirs back meanwhile.
     ///
     /// # Errors
     /// `FailedPrecondition` if the network does not give all addresses in `wanted`, or if a host port of another client than
@@ -187,10 +224,12 @@ impl Network {
         planned: &PlannedAttachment,
         dirs: &SandboxDirs,
         wanted: &[IpAddr],
+        ended: impl Future<Output = bool>,
     ) -> Result<Vec<IpAddr>> {
         let PlannedAttachment {
             list,
             by,
+            attachment: _,
             owner,
             ports,
         } = planned;
@@ -198,23 +237,16 @@ impl Network {
         self.keep_ports(id, *owner, ports.iter().map(HostPort::of).collect())
             .await;
         let journal = dirs.cni_journal();
-        // The kind of error that says nothing but that the wanted addresses are not to be had. CNI has no error code for an address in
-        // use, so a plugin that fails with wanted addresses counts as that.
-        let (made, refusal) = match by {
-            AttachedBy::Plugins(attachment) => {
-                let made = self.attach_by_plugins(list, attachment, &journal).await;
-                (made, ErrorKind::Internal)
-            }
-            AttachedBy::Daemon(request) => {
-                let attached = self.native.attach(request, list.cni_version, &journal);
-                let describe =
-                    |span: &mut Span| span.set_with("switchyard.network", || list.name.clone());
-                let made = traced("bridge_attach", describe, attached).await;
-                (made, ErrorKind::FailedPrecondition)
-            }
-        };
+        let mut made = self.attach_once(planned, &journal).await;
+        if made.as_ref().is_err_and(|error| by.may_lack_address(error))
+            && ended.await
+            // Not if a part of the first try is left, which has its journal still.
+            && self.save(planned, &journal).await.is_ok()
+        {
+            made = self.attach_once(planned, &journal).await;
+        }
         let ips = made.map_err(|error| {
-            if !wanted.is_empty() && error.kind() == refusal {
+            if !wanted.is_empty() && error.kind() == by.refusal() {
                 address_unavailable(wanted).with_source(error)
             } else {
                 error
@@ -233,6 +265,27 @@ impl Network {
         }
         check_forwarded(*owner, ports, &ips)?;
         Ok(ips)
+    }
+
+    /// Makes an attachment that is saved in the journal, and returns the sandbox's addresses.
+    async fn attach_once(
+        &self,
+        planned: &PlannedAttachment,
+        journal: &Path,
+    ) -> Result<Vec<IpAddr>> {
+        let list = &planned.list;
+        match &planned.by {
+            AttachedBy::Plugins => {
+                self.attach_by_plugins(list, &planned.attachment, journal)
+                    .await
+            }
+            AttachedBy::Daemon(request) => {
+                let attached = self.native.attach(request, list.cni_version, journal);
+                let describe =
+                    |span: &mut Span| span.set_with("switchyard.network", || list.name.clone());
+                traced("bridge_attach", describe, attached).await
+            }
+        }
     }
 
     /// Runs ADD of the plugins of a network, and returns the sandbox's addresses.

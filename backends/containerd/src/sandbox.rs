@@ -11,12 +11,13 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use containerd_client::services::v1 as api;
 use switchyard_core::id::SandboxId;
 use switchyard_core::keyed_lock::KeyedLock;
 use switchyard_core::object::SandboxDetails;
-use switchyard_core::operation::step;
+use switchyard_core::operation::{plain_step, step};
 use switchyard_core::spec::{
     CgroupPlacement, IpcMode, SandboxNetwork, SandboxPid, SandboxSpec, UtsMode,
 };
@@ -69,6 +70,9 @@ pub(crate) use lifecycle::{SandboxChange, SandboxLifecycle};
 use sysctls::{SetAt, set_for_interfaces};
 use table::SandboxTable;
 pub(crate) use unreleased::Unreleased;
+
+/// The longest that an attachment which failed waits for the addresses of stopped sandboxes: as long as the gateway waits for their ports.
+const RELEASE_WAIT: Duration = Duration::from_secs(20);
 
 /// Creates, stops, starts and removes sandboxes.
 #[derive(Debug)]
@@ -272,10 +276,28 @@ impl Sandboxes {
         let Some(planned) = planned else {
             return join_netns(spec).await;
         };
-        let attached = self.network.attach(id, &planned, dirs, wanted);
+        // Whose stop was answered before: its client counts on the address.
+        let ending = self.table.ending();
+        let ended = self.release_of_all(&ending);
+        let attached = self.network.attach(id, &planned, dirs, wanted, ended);
         let ips = step("attach_network", attached).await?;
         self.context.faults.reach(CrashPoint::SandboxAttached)?;
         set_for_interfaces(spec, dirs.pin(Ns::Net), ips).await
+    }
+
+    /// Waits until the networks of sandboxes that are released behind the answer to a stop are released, for `RELEASE_WAIT` at most.
+    /// Returns whether there was one, and all are. Cancel-safe.
+    async fn release_of_all(&self, ending: &[SandboxId]) -> bool {
+        let released = async {
+            for id in ending {
+                self.unreleased.released(*id).await;
+            }
+        };
+        if ending.is_empty() {
+            return false;
+        }
+        let in_time = tokio::time::timeout(RELEASE_WAIT, released);
+        plain_step("wait_for_addresses", in_time).await.is_ok()
     }
 
     /// Starts the infra process of a sandbox if `is_due`; returns its process id.

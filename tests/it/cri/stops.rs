@@ -1,6 +1,7 @@
 //! Stops of pods whose plugins only undo what they have made on the node: their DEL runs behind the answer.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
@@ -85,6 +86,50 @@ fn stop_is_answered_before_plugins_are_done_and_who_needs_what_they_free_waits()
     assert!(!rules.is_empty() && is_of_next, "{rules:#?}");
     node.cri().stop_pod(&id).expect("it can be stopped");
     node.cri().remove_pod(&id).expect("it can be removed");
+}
+
+/// Lets the node's network give this address alone.
+fn set_only_address(node: &TestNode, only: Ipv4Addr) {
+    let file = node.root().cni_conf().join("10-test.conflist");
+    let text = fs::read_to_string(&file).expect("it was written");
+    let mut conf: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
+    let range = &mut conf["plugins"][0]["ipam"]["ranges"][0][0];
+    let only = only.to_string();
+    (range["rangeStart"], range["rangeEnd"]) = (only.as_str().into(), only.as_str().into());
+    fs::write(&file, conf.to_string()).expect("the root can be written");
+}
+
+#[test]
+fn address_of_an_answered_stop_is_that_of_the_next_pod_on_a_full_network() {
+    let (node, dir) = start();
+    let [a, b, c, _] = node.root().network().gateway().octets();
+    let only = Ipv4Addr::new(a, b, c, 77);
+    set_only_address(&node, only);
+    let waits = || {
+        node.output(&["status", "--verbose"])
+            .contains("wait_for_addresses")
+    };
+    let first = node.pod("first");
+    // Without a stopped one there is nothing to wait for.
+    let refused = node.cri().run_pod(&node.pod_config("full"));
+    let refused = refused.expect_err("all addresses are taken");
+    assert!(refused.message().contains("no IP addresses"), "{refused}");
+    assert!(!waits());
+
+    fs::write(dir.join("hold"), "").expect("the root can be written");
+    node.cri().stop_pod(first.id()).expect("it can be stopped");
+    let next = node.pod_config("next");
+    let next = thread::scope(|scope| {
+        let starts = scope.spawn(|| node.cri().run_pod(&next));
+        assert!(eventually(LIMIT, waits), "the address is waited for");
+        fs::remove_file(dir.join("hold")).expect("it was made");
+        let started = starts.join().expect("the call does not panic");
+        started.expect("the address is free")
+    });
+    let status = node.cri().pod_status(&next).expect("it is there");
+    let ip = status.network.map(|network| network.ip);
+    assert_eq!(ip, Some(only.to_string()));
+    node.cri().remove_pod(&next).expect("it can be removed");
 }
 
 #[test]

@@ -27,6 +27,15 @@ impl SandboxTable {
         found.ok_or_else(|| Error::not_found(format!("sandbox {id} does not exist")))
     }
 
+    /// The sandboxes that are stopped, and whose network is still to be released.
+    pub(crate) fn ending(&self) -> Vec<SandboxId> {
+        let entries = self.lock();
+        let ending = entries
+            .iter()
+            .filter(|(_, entry)| entry.lifecycle.is_ending());
+        ending.map(|(id, _)| *id).collect()
+    }
+
     /// Changes a sandbox as it is now: it may have changed since whoever calls this has read it. Does nothing for one that the
     /// table does not have.
     pub(crate) fn change(&self, id: SandboxId, change: SandboxChange) {
