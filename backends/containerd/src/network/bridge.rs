@@ -304,7 +304,7 @@ impl BridgeNetwork {
     /// Its configuration list, for a sandbox that is to be connected. Cancel-safe.
     ///
     /// # Errors
-    /// `Unavailable` if the node already has a route to addresses of the ranges.
+    /// `Unavailable` if the node already has a route to addresses of the ranges, or if its routes are not known.
     pub(crate) async fn list_if_free(&self) -> Result<Arc<cni::NetworkList>> {
         // Once the bridge exists, the routes to its ranges are its own.
         if !switchyard_namespaces::has_device(&self.list.name) {
@@ -315,13 +315,13 @@ impl BridgeNetwork {
     }
 
     /// Checks that nobody else of the node has an address of the ranges: no route of another interface; of ranges that a cluster has given,
-    /// those to more addresses do not count. Blocks on small files of the kernel: there may be many routes.
+    /// those to more addresses do not count. Blocks on files of the kernel: there may be many routes.
     ///
     /// # Errors
     /// `Unavailable` if it does, or if that is not known.
     pub(super) fn check_routes(&self) -> Result<()> {
         let name = &self.list.name;
-        let routes = Routes::read().map_err(|error| error.context(format!("network {name}")))?;
+        let routes = Routes::read(name)?;
         let mut ranges = self.subnets.iter();
         let (found, key) = match self.key {
             RangeKey::Own => (

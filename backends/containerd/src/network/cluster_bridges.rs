@@ -87,7 +87,7 @@ impl ClusterBridges {
     /// Makes a sandbox a holder of a network, and returns the network's configuration list. Idempotent.
     ///
     /// # Errors
-    /// `FailedPrecondition` if the node cannot have this network; `Unavailable` if nobody tells its routes.
+    /// `FailedPrecondition` if the node cannot have this network; `Unavailable` if its routes are not known.
     pub(crate) async fn acquire(
         self: &Arc<Self>,
         id: SandboxId,
@@ -164,7 +164,7 @@ impl ClusterBridges {
             // Of a gateway whose run directory is gone: nobody of ours uses it, and its addresses may be others.
             delete_device(interface).map_err(from_namespaces)?;
         }
-        let routes = Routes::read()?;
+        let routes = Routes::read(&asked.name)?;
         let definition = Definition::new(asked, |subnet| {
             self.conflict(all, &routes, interface, subnet)
         })?;

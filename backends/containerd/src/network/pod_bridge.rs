@@ -193,7 +193,7 @@ impl PodBridge {
             if self.native.is_chosen() {
                 let kept = self.native.keep_routers(network.list());
                 kept.map_err(|error| unavailable("pods cannot be attached").with_source(error))?;
-            } else if let Some(former) = Routes::read()?.former(name, &subnets) {
+            } else if let Some(former) = Routes::read(name)?.former(name, &subnets) {
                 return Err(unavailable(&format!(
                     "the bridge still has {former} of a former podCIDR, and plugins give it one range of IPv4: drain the node and `ip link delete {name}`, or set network.bridge.driver to \"native\""
                 )));

@@ -26,17 +26,20 @@ pub(super) struct Conflict {
 }
 
 impl Routes {
-    /// Reads files of the kernel, and asks it for the addresses. Blocks: there may be many routes.
+    /// Reads files of the kernel, and asks it for the addresses. `network` is whose ranges have to be free, for error messages. Blocks: there
+    /// may be many routes.
     ///
     /// # Errors
-    /// `Unavailable` if it does not tell them: nobody knows then what is free.
-    pub(super) fn read() -> Result<Self> {
-        let routes = routes::read().map_err(|fault| {
-            Error::unavailable("cannot read the routes of the node").with_source(fault)
-        })?;
-        let addresses = node_addresses().map_err(|fault| {
-            Error::unavailable("cannot read the addresses of the node").with_source(fault)
-        })?;
+    /// `Unavailable`, naming the network, if the kernel does not tell them: nobody knows then what is free.
+    pub(super) fn read(network: &str) -> Result<Self> {
+        let unknown = |what: &str| {
+            Error::unavailable(format!(
+                "network {network:?}: cannot read the {what} of the node, so that nobody knows whether its addresses are free; try again"
+            ))
+        };
+        let routes = routes::read().map_err(|fault| unknown("routes").with_source(fault))?;
+        let addresses =
+            node_addresses().map_err(|fault| unknown("addresses").with_source(fault))?;
         Ok(Self { routes, addresses })
     }
 

@@ -146,7 +146,8 @@ pub(super) fn is_taken(error: &NftError) -> bool {
     )
 }
 
-/// Of the elements that are there, the published port that one of the wanted ones was to be.
+/// Of the elements that are there, the published port that one of the wanted ones was to be. One that leads where it is to lead is not in the
+/// way.
 pub(super) fn taken_of<'a>(
     wanted: &BTreeSet<Element>,
     found: &'a BTreeSet<Element>,
@@ -164,9 +165,12 @@ pub(super) fn taken_of<'a>(
         };
         Some((*at, *protocol, *port, NftFamily::of(to)))
     };
-    let wanted: BTreeSet<_> = wanted.iter().filter_map(place).collect();
-    let is_wanted = |element: &&Element| place(element).is_some_and(|one| wanted.contains(&one));
-    found.iter().find(is_wanted)
+    let places: BTreeSet<_> = wanted.iter().filter_map(place).collect();
+    let is_in_the_way = |element: &&Element| {
+        let is_place_wanted = place(element).is_some_and(|one| places.contains(&one));
+        is_place_wanted && !wanted.contains(*element)
+    };
+    found.iter().find(is_in_the_way)
 }
 
 /// The error for ports of which one is taken: by this one, if it was found, with its holder, if that is known; else they are named.
@@ -194,7 +198,7 @@ pub(super) fn port_taken(
             format!("{to}{}", whose.unwrap_or_default()),
         ))
     });
-    let (ports, holder) = found.unwrap_or_else(|| {
+    let (ports, target) = found.unwrap_or_else(|| {
         let named = ports.iter().take(NAMED);
         let mut names: Vec<_> = named
             .map(|port| port_name(port.at, port.port, port.protocol))
@@ -207,7 +211,7 @@ pub(super) fn port_taken(
     });
     DriverError::PortTaken {
         ports,
-        holder,
+        target,
         source,
     }
 }
@@ -346,6 +350,12 @@ mod tests {
             (
                 element(None, 81, "10.88.0.3"),
                 element(None, 81, "fd00::2"),
+                None,
+                "one of the ports 81 tcp leads to another container already",
+            ),
+            (
+                element(None, 81, "10.88.0.3"),
+                element(None, 81, "10.88.0.3"),
                 None,
                 "one of the ports 81 tcp leads to another container already",
             ),

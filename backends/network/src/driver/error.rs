@@ -51,12 +51,12 @@ pub enum DriverError {
         interface: String,
     },
     /// A published port leads to another container.
-    #[error("{ports} leads to {holder} already: publish another port")]
+    #[error("{ports} leads to {target} already: publish another port")]
     PortTaken {
         /// The port, or those that were to be published, as far as an error names them.
         ports: String,
         /// Where it leads, and whose that is, as far as it is known.
-        holder: String,
+        target: String,
         /// What the kernel refused.
         source: NftError,
     },

@@ -47,6 +47,8 @@ pub(super) struct State {
     pub(super) bridges: BTreeMap<LinkName, KnownBridge>,
     /// By the host's end.
     pub(super) attachments: BTreeMap<LinkName, KnownAttachment>,
+    /// The bridges on record that get no rules, as was told.
+    refused: BTreeSet<LinkName>,
     /// The families of all subnets that a bridge had so far, which have a table each.
     families: BTreeSet<NftFamily>,
     /// Whether the attachments of all former processes are known: until then nothing is taken for something that a kill has left.
@@ -270,7 +272,7 @@ impl BridgeTables {
 
     /// Takes over attachments that former processes have made: their published ports stay at the next [`BridgeTables::restore`]. One whose
     /// host's end is gone or down was cut off, before it was complete or after its ports were withdrawn: it has none. A bridge that is gone, as
-    /// after a reboot, has no elements; nor has one that is refused, which is logged. If the devices cannot be listed, which is logged too, each
+    /// after a reboot, has no elements; nor has one that is refused, which is logged once. If the devices cannot be listed, which is logged too, each
     /// counts as complete. `all` says whether these are all that there may be on record; until then, nothing is withdrawn that belongs to no
     /// known bridge or attachment. May be repeated. Blocks.
     pub fn adopt<'a>(
@@ -286,13 +288,13 @@ impl BridgeTables {
         }
     }
 
-    /// The same. Returns why bridges are refused, once for each.
+    /// The same. Returns why bridges are refused that were not before.
     pub(super) fn take_over<'a>(
         &self,
         attachments: impl IntoIterator<Item = (&'a BridgeDriver, &'a Attachment)>,
         all: bool,
     ) -> Vec<DriverError> {
-        let mut refused = BTreeMap::new();
+        let mut refused = Vec::new();
         let mut state = self.lock();
         let links = self.links(&mut state);
         if let Err(error) = &links {
@@ -309,10 +311,17 @@ impl BridgeTables {
         };
         for (driver, attachment) in attachments {
             let bridge = driver.settings.name.clone();
-            if state_of(&bridge).is_some()
-                && let Err(error) = state.know(&bridge, &driver.rules)
-            {
-                refused.entry(bridge.clone()).or_insert(error);
+            let is_there = state_of(&bridge).is_some();
+            let know = || state.know(&bridge, &driver.rules).err();
+            match is_there.then(know).flatten() {
+                None => {
+                    state.refused.remove(&bridge);
+                }
+                Some(error) => {
+                    if state.refused.insert(bridge.clone()) {
+                        refused.push(error);
+                    }
+                }
             }
             let host = driver.host_link(&attachment.holder);
             let is_complete = state_of(&host) == Some(true);
@@ -326,7 +335,7 @@ impl BridgeTables {
             state.attachments.entry(host).or_insert(known);
         }
         state.knows_all |= all;
-        refused.into_values().collect()
+        refused
     }
 
     /// The devices of the node, each with whether it is up.

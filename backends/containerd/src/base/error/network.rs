@@ -113,7 +113,7 @@ mod tests {
             (
                 DriverError::PortTaken {
                     ports: "port 8080 tcp".to_owned(),
-                    holder: "172.26.80.2:80".to_owned(),
+                    target: "172.26.80.2:80".to_owned(),
                     source: unanswered(),
                 },
                 ErrorKind::Unavailable,
@@ -144,7 +144,7 @@ mod tests {
                 DriverError::NotUndone {
                     source: Box::new(DriverError::PortTaken {
                         ports: "port 8080 tcp".to_owned(),
-                        holder: "172.26.80.2:80".to_owned(),
+                        target: "172.26.80.2:80".to_owned(),
                         source: unanswered(),
                     }),
                     undo: Box::new(DriverError::Rules(unanswered())),

@@ -61,7 +61,7 @@ impl NativeBridges {
             Err(error) => tracing::warn!(
                 interface = self.policy.pods.as_str(),
                 error = error.report(),
-                "cannot delete the bridge of pods, which has none any more: trying again at the next start"
+                "cannot look whether the bridge that pods had is left, or delete it: trying again at the next start"
             ),
         }
     }
