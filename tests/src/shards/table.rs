@@ -378,6 +378,7 @@ pub const SLOW: &[Slow] = slow! {
         8 Test("breaks::disks::state_disk_without_space_still_reports_exits_and_allows_removals");
         4 Fact("apparmor", "unloaded_default_profile_is_loaded_again");
         1 Fact("units", "socket_is_accessible_to_root_only");
+        60 Fact("contained", "pods_run_on_a_node_that_is_a_container_in_a_user_namespace");
         480 Version(OtherVersion::Former);
         30 Test("breaks::snapshotters::default_snapshotter_that_containerd_cannot_use_makes_the_node_not_ready_with_its_reason");
     }
