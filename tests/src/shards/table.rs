@@ -224,7 +224,7 @@ pub const SLOW: &[Slow] = slow! {
         21 Smoke("nomad::resources::task_over_its_memory_limit_is_reported_oom_killed");
         21 Smoke("cri::recovery::pods_and_containers_survive_daemon_kill");
         21 Smoke("caller_resources::cgroups::oom_kill_in_leaf_cgroup_is_reported");
-        200 Selinux;
+        280 Selinux;
     }
     shard 2 {
         35 Test("swarm::bridges::neither_bridge_nor_address_is_left_when_the_daemon_that_makes_it_is_killed");
