@@ -252,6 +252,7 @@ pub const SLOW: &[Slow] = slow! {
         8 Fact("pressure", "pressure_is_reported_for_containers_pods_and_metrics");
         5 Fact("pressure", "memory_high_throttles_and_kills_nobody");
         1 Fact("user_namespaces", "handlers_report_and_support_their_features");
+        60 Fact("contained", "pods_run_on_a_node_that_is_a_container_in_a_user_namespace");
         21 Smoke("caller_resources::cgroups::task_runs_in_its_leaf_cgroup_and_leaves_it_unchanged");
         31 Smoke("nomad::crashes::task_survives_daemon_kills_and_waiters_get_its_exit");
         80 Root(Suite::Sid, RootPart::First);
@@ -378,7 +379,6 @@ pub const SLOW: &[Slow] = slow! {
         8 Test("breaks::disks::state_disk_without_space_still_reports_exits_and_allows_removals");
         4 Fact("apparmor", "unloaded_default_profile_is_loaded_again");
         1 Fact("units", "socket_is_accessible_to_root_only");
-        60 Fact("contained", "pods_run_on_a_node_that_is_a_container_in_a_user_namespace");
         480 Version(OtherVersion::Former);
         30 Test("breaks::snapshotters::default_snapshotter_that_containerd_cannot_use_makes_the_node_not_ready_with_its_reason");
     }
