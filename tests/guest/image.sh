@@ -8,6 +8,7 @@ guest_packages=(
     busybox-static containerd containernetworking-plugins crun docker-registry iproute2 iptables quota runc
     nfs-kernel-server # a server that the node mounts exports of; tests start it
     policycoreutils selinux-policy-default # for the boot with SELinux in place of AppArmor
+    docker.io # the manager of a swarm; tests start it
 )
 guest_kernel=linux-image-cloud-amd64
 guest_suite=bookworm
@@ -138,9 +139,9 @@ END
     # Kept on the disk, so that the boot after a power cut can tell of the one before.
     printf '[Journal]\nStorage=persistent\nSyncIntervalSec=1s\nRateLimitBurst=0\n' \
         >"$root/etc/systemd/journald.conf.d/guest.conf"
-    # Slow, or of no use here; the node's own containerd, registry and NFS server would take what the tests start themselves.
+    # Slow, or of no use here; the node's own containerd, dockerd, registry and NFS server would take what the tests start themselves.
     local unit
-    for unit in containerd.service docker-registry.service nfs-server.service nfs-client.target nfs-blkmap.service \
+    for unit in containerd.service docker.service docker.socket docker-registry.service nfs-server.service nfs-client.target nfs-blkmap.service \
         rpcbind.service rpcbind.socket systemd-networkd-wait-online.service apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer \
         fstrim.timer e2scrub_all.timer e2scrub_reap.service quota.service quotarpc.service getty@tty1.service serial-getty@ttyS0.service; do
         ln -sf /dev/null "$root/etc/systemd/system/$unit"

@@ -6,6 +6,7 @@ mod after_boot;
 mod apparmor;
 mod checkpoint;
 mod clock;
+mod contained;
 mod counters;
 mod daemon;
 mod former;
@@ -35,7 +36,7 @@ use switchyard_tests::versions::FORMER_FACT;
 use node::{GuestFact, GuestNode};
 
 /// All facts but those of [`selinux`], which has a boot of its own, with the module that has them, in the order in which they are shown.
-const ALL: [(&str, &[GuestFact]); 17] = [
+const ALL: [(&str, &[GuestFact]); 18] = [
     ("units", units::FACTS),
     ("daemon", daemon::FACTS),
     ("limits", limits::FACTS),
@@ -43,6 +44,7 @@ const ALL: [(&str, &[GuestFact]); 17] = [
     ("counters", counters::FACTS),
     ("apparmor", apparmor::FACTS),
     ("user_namespaces", user_namespaces::FACTS),
+    ("contained", contained::FACTS),
     ("checkpoint", checkpoint::FACTS),
     ("quota", quota::FACTS),
     ("nomad", nomad::FACTS),
@@ -82,6 +84,10 @@ fn main() -> ExitCode {
     match words.as_slice() {
         ["facts", only @ ..] => facts(only),
         ["selinux"] => hold(selinux::FACTS.to_vec()),
+        ["contained"] => {
+            contained::run_inside();
+            ExitCode::SUCCESS
+        }
         ["list"] => list(),
         ["smoke", only @ ..] => {
             let names: Vec<_> = SMOKE
@@ -99,7 +105,7 @@ fn main() -> ExitCode {
         ["after"] => after_boot::run(),
         ["leave"] => load::run_until_restart(),
         _ => panic!(
-            "one of: facts [WORD...], selinux, list, smoke [WORD...], load SEED, after, leave"
+            "one of: facts [WORD...], selinux, contained, list, smoke [WORD...], load SEED, after, leave"
         ),
     }
 }

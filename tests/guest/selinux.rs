@@ -1,6 +1,8 @@
 //! SELinux, in a boot of its own where it enforces: containers are confined, those of different sandboxes are kept from each other's
 //! files, and what is denied is in the audit log. The policy is Debian's, with the types of containers of `selinux.cil`.
 
+mod services;
+
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -37,6 +39,10 @@ pub(crate) const FACTS: &[GuestFact] = &[
     (
         "nomad_tasks_are_confined_and_cannot_use_each_others_volumes",
         tasks_are_confined_and_apart,
+    ),
+    (
+        "swarm_services_are_confined_and_cannot_use_each_others_volumes",
+        services::services_are_confined_and_apart,
     ),
 ];
 

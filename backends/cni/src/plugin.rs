@@ -1,7 +1,6 @@
 //! Runs one plugin: environment, configuration on stdin, bounded output, deadline (CNI specification, section 2).
 
 use std::env;
-use std::ffi::OsString;
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind};
@@ -21,6 +20,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::attachment::Attachment;
 use crate::error::Error;
+use crate::program_path::program_path;
 use crate::verb::{GC_OF, Verb};
 
 /// The longest result, in bytes.
@@ -39,8 +39,6 @@ pub(crate) const PLUGIN_THREADS: usize = 4;
 /// each time.
 const BUSY_TRIES: u32 = 6;
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
-/// The PATH of plugins if the daemon was started without one; some plugins run iptables and the like.
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Timeouts of plugins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -321,10 +319,7 @@ impl Plugins {
         let mut command = Command::new(path);
         command
             .env_clear()
-            .env(
-                "PATH",
-                env::var_os("PATH").unwrap_or_else(|| OsString::from(DEFAULT_PATH)),
-            )
+            .env("PATH", program_path())
             .env("CNI_COMMAND", call.verb.as_str())
             .env("CNI_PATH", dirs)
             .current_dir("/")

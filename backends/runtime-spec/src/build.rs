@@ -143,6 +143,9 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
     } else {
         apply_cdi(&mut spec, input)?
     };
+    if input.sandbox.users.is_some() || input.host.in_user_namespace {
+        devices::bind_renamed(&mut spec.linux.devices, &mut spec.mounts);
+    }
     Ok(Built {
         spec: oci::to_value(&spec)?,
         limits,

@@ -7,7 +7,7 @@ use switchyard_core::spec::{DeviceNode, TaskSpec};
 use switchyard_core::{Error, Result, SpecPart};
 
 use crate::host_fs::{DeviceInfo, HostFs, HostNode};
-use crate::oci::{DeviceRule, LinuxDevice};
+use crate::oci::{DeviceRule, LinuxDevice, Mount};
 use crate::text;
 
 /// Device nodes and rules of a task.
@@ -69,7 +69,7 @@ pub fn of_task(task: &TaskSpec, fs: &dyn HostFs) -> Result<Devices> {
             // A name that JSON cannot express is left out: no client could request the device through this
             // API either.
             if let Some(path) = path.to_str() {
-                nodes.insert(path.to_owned(), node(path.to_owned(), &info));
+                nodes.insert(path.to_owned(), node(path, path.to_owned(), &info));
             }
         }
         rules = vec![DeviceRule {
@@ -111,12 +111,13 @@ fn add(
         Error::invalid("devices", format!("{host} cannot be used")).with_source(error)
     })?;
     let found = match found {
-        HostNode::Device(info) => vec![(inside, info)],
+        HostNode::Device(info) => vec![(host, inside, info)],
         HostNode::Directory(members) => {
             let mut list = Vec::with_capacity(members.len());
             for (path, info) in members {
                 let below = path.strip_prefix(&host).unwrap_or(&path);
                 list.push((
+                    text::absolute("devices", &path)?,
                     text::absolute("devices", &Path::new(&inside).join(below))?,
                     info,
                 ));
@@ -130,8 +131,8 @@ fn add(
             ));
         }
     };
-    for (path, info) in found {
-        let node = node(path, &info);
+    for (host, path, info) in found {
+        let node = node(&host, path, &info);
         rules.push(DeviceRule {
             allow: true,
             kind: Some(node.kind.clone()),
@@ -144,9 +145,25 @@ fn add(
     Ok(())
 }
 
-fn node(path: String, info: &DeviceInfo) -> LinuxDevice {
+/// Moves the nodes that have another path on the host to the mounts. In a user namespace, of the sandbox or of the node, nobody may make
+/// nodes: a runtime binds what is at the path inside on the host, which is nothing there, or another device. As a runtime, this
+/// leaves owner and mode as the host has them.
+pub fn bind_renamed(devices: &mut Vec<LinuxDevice>, mounts: &mut Vec<Mount>) {
+    let all = std::mem::take(devices).into_iter();
+    let (renamed, same): (Vec<_>, Vec<_>) = all.partition(|device| device.path != device.host_path);
+    *devices = same;
+    mounts.extend(renamed.into_iter().map(|device| Mount {
+        destination: device.path,
+        kind: "bind".to_owned(),
+        source: device.host_path,
+        options: vec!["bind".to_owned()],
+    }));
+}
+
+fn node(host_path: &str, path: String, info: &DeviceInfo) -> LinuxDevice {
     LinuxDevice {
         path,
+        host_path: host_path.to_owned(),
         kind: if info.block { "b" } else { "c" }.to_owned(),
         major: i64::from(info.major),
         minor: i64::from(info.minor),

@@ -220,6 +220,9 @@ pub struct LinuxNamespace {
 pub struct LinuxDevice {
     /// Path inside.
     pub path: String,
+    /// Path on the host, for which the specification has no place.
+    #[serde(skip)]
+    pub host_path: String,
     /// `c` or `b`.
     #[serde(rename = "type")]
     pub kind: String,

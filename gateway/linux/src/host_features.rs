@@ -184,8 +184,8 @@ impl HostFeatures {
         found.add(
             "initial_user_namespace",
             in_user_namespace().then(|| {
-                "this node is a container in a user namespace: OOM scores and hard limits are not better than the daemon's own, and no \
-                 default of net.ipv4.ping_group_range is set"
+                "this node is a container in a user namespace: OOM scores and hard limits are not better than the daemon's own, no default \
+                 of net.ipv4.ping_group_range is set, and the kernel refuses pods with user namespaces, disk quotas and volumes of NFS"
                     .to_owned()
             }),
         );

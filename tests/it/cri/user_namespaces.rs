@@ -1,15 +1,16 @@
 //! Pods with a user namespace of their own.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 
 use switchyard_proto::cri::v1::{
-    Capability, CdiDevice, ContainerConfig, ContainerMetadata, IdMapping, Int64Value, Mount,
-    NamespaceMode, StatusRequest, UserNamespace,
+    Capability, CdiDevice, ContainerConfig, ContainerMetadata, Device, IdMapping, Int64Value,
+    Mount, NamespaceMode, StatusRequest, UserNamespace,
 };
 use switchyard_proto::cri::v1alpha2 as old;
 use switchyard_tests::cri::{context, image_spec, namespaces};
+use switchyard_tests::devices::make_device;
 use switchyard_tests::host::random_name;
 use switchyard_tests::image::{LayerBuilder, busybox};
 use switchyard_tests::node::{TestNode, TestPod};
@@ -185,6 +186,37 @@ fn named_volume_owners_are_equal_with_and_without_a_user_namespace() {
     node.assert_clean();
 }
 
+/// A runtime binds nodes there, by their paths inside: of another device, if the host has one at that path.
+#[test]
+fn device_under_another_name_is_that_device_in_a_user_namespace() {
+    let node = TestNode::shared();
+    // Like /dev/zero.
+    let dir = node.root().path().join(format!("dev-{}", random_name()));
+    fs::create_dir(&dir).expect("the root can be written");
+    let other = dir.join("acme1");
+    make_device(&other);
+    fs::set_permissions(&other, Permissions::from_mode(0o666)).expect("it is the test's");
+    let pod = pod(&node, "named", NamespaceMode::Container);
+    let other = other.to_str().expect("it is ASCII");
+    // As it is called on the host, as nothing is, and as another device is.
+    for inside in [
+        "/dev/full",
+        "/dev/of/another/name",
+        "/no/device/there",
+        other,
+    ] {
+        let script = format!("echo x 2>/dev/null >{inside} && echo another || echo full");
+        let said = pod.run_shell(&script, |config| {
+            config.devices = vec![Device {
+                host_path: "/dev/full".into(),
+                container_path: inside.into(),
+                permissions: "rw".into(),
+            }];
+        });
+        assert_eq!(said, "full", "{inside}");
+    }
+}
+
 #[test]
 fn user_namespace_goes_with_the_hosts_network() {
     let node = TestNode::shared();
@@ -354,7 +386,7 @@ fn ready_node_reports_handler_features_after_restart() {
             real = real.display(),
         );
         fs::write(&runtime, script).expect("the root can be written");
-        fs::set_permissions(&runtime, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        fs::set_permissions(&runtime, Permissions::from_mode(0o755)).expect("it is ours");
         format!("[containerd.runtimes.runc]\nbinary = {runtime:?}\n")
     });
     assert!(

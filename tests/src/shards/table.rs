@@ -224,7 +224,7 @@ pub const SLOW: &[Slow] = slow! {
         21 Smoke("nomad::resources::task_over_its_memory_limit_is_reported_oom_killed");
         21 Smoke("cri::recovery::pods_and_containers_survive_daemon_kill");
         21 Smoke("caller_resources::cgroups::oom_kill_in_leaf_cgroup_is_reported");
-        200 Selinux;
+        280 Selinux;
     }
     shard 2 {
         35 Test("swarm::bridges::neither_bridge_nor_address_is_left_when_the_daemon_that_makes_it_is_killed");
@@ -252,6 +252,7 @@ pub const SLOW: &[Slow] = slow! {
         8 Fact("pressure", "pressure_is_reported_for_containers_pods_and_metrics");
         5 Fact("pressure", "memory_high_throttles_and_kills_nobody");
         1 Fact("user_namespaces", "handlers_report_and_support_their_features");
+        60 Fact("contained", "pods_run_on_a_node_that_is_a_container_in_a_user_namespace");
         21 Smoke("caller_resources::cgroups::task_runs_in_its_leaf_cgroup_and_leaves_it_unchanged");
         31 Smoke("nomad::crashes::task_survives_daemon_kills_and_waiters_get_its_exit");
         80 Root(Suite::Sid, RootPart::First);

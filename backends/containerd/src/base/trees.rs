@@ -149,8 +149,10 @@ fn tries(path: &Path) -> u8 {
 
 fn record_tries(path: &Path, tries: u8) {
     match lsetxattr(path, TRIES_XATTR, &[tries], XattrFlags::empty()) {
-        // Without extended attributes, or without space for them, the number of tries is unbounded.
-        Ok(()) | Err(Errno::NOENT | Errno::OPNOTSUPP | Errno::NOSPC | Errno::DQUOT) => {}
+        // Without extended attributes, or without space for them, the number of tries is unbounded, as on a node in a user namespace:
+        // the kernel lets nobody there write those that containers cannot write.
+        Ok(())
+        | Err(Errno::NOENT | Errno::OPNOTSUPP | Errno::NOSPC | Errno::DQUOT | Errno::PERM) => {}
         Err(errno) => {
             tracing::debug!(path = %path.display(), error = %errno, "the tries of a removal cannot be counted")
         }

@@ -347,10 +347,9 @@ impl BridgeNetwork {
     }
 }
 
-/// Returns whether a program is in `PATH`.
+/// Returns whether a program is where plugins look for one.
 fn is_program(name: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(name).is_file())
+    std::env::split_paths(&cni::program_path()).any(|dir| dir.join(name).is_file())
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use switchyard_core::{Error, Result};
+use switchyard_linux::host_features::in_user_namespace;
 use switchyard_namespaces::{PROGRAM, with_own_mounts};
 use tokio::process::Command;
 use tokio::sync::watch;
@@ -152,7 +153,9 @@ impl RuntimeProbes {
                 );
             }
             tried => {
-                let no_mapping = tried.err().map(|error| error.report());
+                let no_mapping = tried
+                    .err()
+                    .map(|error| userns::why_not_mapped(error.report(), in_user_namespace()));
                 if let Some(reason) = &no_mapping {
                     tracing::info!(reason, "pods cannot have user namespaces on this node");
                 }

@@ -130,6 +130,19 @@ pub(crate) fn try_idmap(dir: &Path) -> Result<()> {
     tried
 }
 
+/// The reason why ids cannot be mapped: the error of the trial, with what nobody can change about it on a node that is in a user
+/// namespace itself. Pure.
+pub(crate) fn why_not_mapped(error: String, in_user_namespace: bool) -> String {
+    if in_user_namespace {
+        format!(
+            "{error}; this node is a container in a user namespace, where the kernel maps neither ids that the container lacks nor those of \
+             disks that its host has mounted"
+        )
+    } else {
+        error
+    }
+}
+
 /// Checks that other users than the owner can traverse the path of a directory: root file systems are mounted
 /// below it, and to the kernel the root user of a user namespace is another user.
 ///
@@ -236,6 +249,24 @@ mod tests {
         );
         set(0o711);
         check_traversable(&below).unwrap();
+    }
+
+    #[test]
+    fn reason_names_the_user_namespace_of_a_node_that_is_in_one() {
+        for error in [
+            "sandbox: cannot write /proc/7/uid_map: Operation not permitted (os error 1)",
+            "mount_setattr: Operation not permitted (os error 1)",
+            "an idmapped mount shows a file of root's with the owner 0, not 100000",
+            "/run/x cannot be traversed by users other than its owner",
+        ] {
+            let own = why_not_mapped(error.to_owned(), false);
+            assert_eq!(own, error);
+            let inside = why_not_mapped(error.to_owned(), true);
+            assert!(
+                inside.starts_with(error) && inside.contains("container in a user namespace"),
+                "{inside}"
+            );
+        }
     }
 
     #[test]

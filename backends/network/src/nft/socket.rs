@@ -8,6 +8,7 @@ use nix::sys::socket::{
     recv, sendto, setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
+use switchyard_linux::host_features::in_user_namespace;
 
 use super::message::{
     DONE, DUMP, ERROR, INTERRUPTED, NfHead, NfMessage, NfWriter, aligned, messages,
@@ -53,8 +54,7 @@ impl NfSocket {
             SockFlag::SOCK_CLOEXEC | flags,
             SockProtocol::NetlinkNetFilter,
         )?;
-        setsockopt(&socket, sockopt::SndBufForce, &MAX_SEND)?;
-        setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER)?;
+        size_buffers(&socket)?;
         setsockopt(
             &socket,
             sockopt::ReceiveTimeout,
@@ -215,6 +215,17 @@ impl NfSocket {
             }
         }
     }
+}
+
+/// Sizes the buffers of a socket. On a node in a user namespace nobody may go beyond `net.core.wmem_max` and `rmem_max` of the whole machine,
+/// to which the kernel cuts these sizes: a transaction that is larger fails there, with EMSGSIZE.
+fn size_buffers(socket: &OwnedFd) -> nix::Result<()> {
+    if in_user_namespace() {
+        setsockopt(socket, sockopt::SndBuf, &MAX_SEND)?;
+        return setsockopt(socket, sockopt::RcvBuf, &RECEIVE_BUFFER);
+    }
+    setsockopt(socket, sockopt::SndBufForce, &MAX_SEND)?;
+    setsockopt(socket, sockopt::RcvBufForce, &RECEIVE_BUFFER)
 }
 
 impl AsFd for NfSocket {

@@ -219,6 +219,7 @@ fn put_node(
     let id = |declared: Option<u32>, of_process: u32| declared.unwrap_or(of_process);
     let device = oci::LinuxDevice {
         path: path.clone(),
+        host_path: host_node(node).to_owned(),
         kind: kind.to_owned(),
         major,
         minor,

@@ -155,7 +155,7 @@ pub(in super::super) const NO_HOST_FEATURE: FindingCode = FindingCode::note(
 pub(in super::super) const IN_USER_NAMESPACE: FindingCode = FindingCode::note(
     "SY128",
     "the node is a container in a user namespace",
-    "Containers get no OOM score and no hard limit that is better than the daemon's own, with a warning. Only groups that net.ipv4.ping_group_range of a pod or task names may send pings without CAP_NET_RAW.",
+    "Containers get no OOM score and no hard limit that is better than the daemon's own, with a warning. Only groups that net.ipv4.ping_group_range of a pod or task names may send pings without CAP_NET_RAW. The kernel refuses pods with a user namespace of their own, disk quotas and volumes of NFS.",
     "Run the node as a privileged container or a virtual machine, if these are needed.",
 );
 pub(in super::super) const APPARMOR_UNUSABLE: FindingCode = FindingCode::note(

@@ -3,6 +3,7 @@
 mod packets;
 mod ports;
 mod subnets;
+mod users;
 
 use std::cell::RefCell;
 use std::io::Write;

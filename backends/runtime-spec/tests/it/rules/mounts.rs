@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use switchyard_core::spec::{IdMap, IdRange, UserNamespace};
-use switchyard_runtime_spec::SandboxUsers;
 use switchyard_runtime_spec::infra::{self, InfraInput};
 
 use super::*;

@@ -1,0 +1,65 @@
+//! Tables in a user namespace, as on a node that is an unprivileged container.
+
+use super::*;
+
+/// The variable by which the test below starts this program again.
+const INSIDE: &str = "SWITCHYARD_TEST_TABLES_INSIDE";
+
+/// Makes all tables in the namespaces of this process, if it is that of another test.
+#[test]
+fn tables_of_another_process() {
+    if std::env::var_os(INSIDE).is_none() {
+        return;
+    }
+    let mut monitor = NftMonitor::open(TableName::default()).unwrap();
+    let mut tables = NftTables::open(TableName::default()).unwrap();
+    for family in NftFamily::TABLES {
+        tables.probe(family).unwrap();
+        tables.restore(family, &elements(family)).unwrap();
+        let found = tables.read(family).unwrap().unwrap();
+        assert_eq!(found.elements(), &elements(family));
+    }
+    assert!(monitor.read(&[tables.port()]).unwrap().families.is_empty());
+    println!("all tables are made");
+}
+
+/// The root of a user namespace administers the networks that belong to it, and may not enlarge buffers beyond the machine's limits.
+#[test]
+fn root_of_a_user_namespace_makes_the_tables_of_its_own_networks_alone() {
+    for (namespaces, may) in [
+        (&["--net"][..], true),
+        (&["--user", "--map-root-user", "--net"], true),
+        (
+            &[
+                "--user",
+                "--map-root-user",
+                "--net",
+                "--mount",
+                "--pid",
+                "--fork",
+            ],
+            true,
+        ),
+        // The network of the machine.
+        (&["--user", "--map-root-user"], false),
+    ] {
+        let output = Command::new("unshare")
+            .args(namespaces)
+            .arg(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "nft::tables::tests::users::tables_of_another_process",
+            ])
+            .arg("--nocapture")
+            .env(INSIDE, "1")
+            .output()
+            .expect("unshare is missing: install the Debian package util-linux");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(
+            text.contains("all tables are made"),
+            may,
+            "{namespaces:?}: {text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}
