@@ -1,4 +1,4 @@
-//! Which elements published ports are, which connections they end, and what their refusal says: pure decisions.
+//! Which elements published ports and pins are, which connections ports end, and what their refusal says: pure decisions.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -7,14 +7,39 @@ use nix::errno::Errno;
 
 use super::attachment::PublishedPort;
 use super::error::DriverError;
-use crate::nft::{BridgeName, Element, ElementChange, Flows, NftError, NftFamily, Transport};
+use super::names::port_name;
+use crate::netlink::{LinkName, Mac};
+use crate::nft::{
+    BridgeName, Element, ElementChange, Flows, NftError, NftFamily, Transport, port_pins,
+};
 
 /// How many ports an error names.
 const NAMED: usize = 8;
 
+/// The elements of a container behind this host's end, with these addresses: its published ports, and, if it sends with nothing but this
+/// hardware address and these addresses, its pins.
+pub(super) fn container_elements(
+    host: &LinkName,
+    ports: &[PublishedPort],
+    pin: Option<Mac>,
+    addresses: &[IpAddr],
+) -> BTreeSet<Element> {
+    let mut elements = port_elements(ports, addresses);
+    elements.extend(
+        pin.into_iter()
+            .flat_map(|mac| port_pins(&port_name(host), mac, addresses)),
+    );
+    elements
+}
+
+/// Returns whether an element is a pin: no other one is in the table of ports.
+pub(super) fn is_pin(element: &Element) -> bool {
+    element.fits(NftFamily::Bridge)
+}
+
 /// The elements of the ports that lead to a container with these addresses. A port leads to its address of the family of the port's own
 /// address, or of each family.
-pub(super) fn port_elements(ports: &[PublishedPort], addresses: &[IpAddr]) -> BTreeSet<Element> {
+fn port_elements(ports: &[PublishedPort], addresses: &[IpAddr]) -> BTreeSet<Element> {
     let mut elements = BTreeSet::new();
     for port in ports {
         for address in addresses {
@@ -54,14 +79,14 @@ pub(super) fn kept_of_unknown(
     found.iter().filter(is_kept).cloned().collect()
 }
 
-/// The changes that add or remove elements, each in the tables of these families where it belongs.
+/// The changes that add or remove elements: pins in the table of ports, all others in the tables of these families where they belong.
 pub(super) fn changes(
     elements: &BTreeSet<Element>,
     families: &[NftFamily],
     add: bool,
 ) -> Vec<ElementChange> {
     let of = |element: &Element| {
-        let fitting = families.iter().copied();
+        let fitting = families.iter().copied().chain([NftFamily::Bridge]);
         let fitting = fitting.filter(|family| element.fits(*family));
         let change = |family| ElementChange {
             family,
@@ -214,6 +239,37 @@ mod tests {
             let hairpins = elements.len() - led.len();
             assert_eq!(hairpins, led.len(), "{at:?}: each has its hairpin");
             assert_eq!(flows_of_ended(&elements).len(), led.len());
+        }
+    }
+
+    #[test]
+    fn each_element_of_a_container_is_in_the_tables_where_it_belongs() {
+        let host = LinkName::new("veth0123456789a").unwrap();
+        let mac: Mac = "02:42:0a:01:00:02".parse().unwrap();
+        let port = PublishedPort {
+            protocol: Transport::Tcp,
+            at: None,
+            port: 80,
+            to_port: 80,
+        };
+        let [none, one]: [&[PublishedPort]; 2] = [&[], &[port]];
+        for (ports, pin, addresses, expected) in [
+            // In the table of IPv4, in that of IPv6, and in that of ports.
+            (none, None, &[V4, V6][..], [0, 0, 0]),
+            (one, None, &[V4, V6], [2, 2, 0]),
+            // The port, the hardware address, and the link-local address that follows from it, beside the addresses.
+            (none, Some(mac), &[V4, V6], [0, 0, 5]),
+            (one, Some(mac), &[V4], [2, 0, 4]),
+            (one, Some(mac), &[V6], [0, 2, 4]),
+        ] {
+            let addresses: Vec<IpAddr> = addresses.iter().map(|ip| ip.parse().unwrap()).collect();
+            let elements = container_elements(&host, ports, pin, &addresses);
+            let changes = changes(&elements, &NftFamily::ALL, true);
+            let count =
+                |family: NftFamily| changes.iter().filter(|one| one.family == family).count();
+            assert_eq!(NftFamily::TABLES.map(count), expected, "{elements:?}");
+            let pins = elements.iter().filter(|element| is_pin(element)).count();
+            assert_eq!(pins, expected[2], "{elements:?}");
         }
     }
 
