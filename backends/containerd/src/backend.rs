@@ -101,6 +101,12 @@ impl Containerd {
                 .map(|why| format!("{why}: CNI plugins attach sandboxes to the gateway's bridges"));
             features.add("native_bridge", fault);
         }
+        if native.is_chosen() && native.is_pin_wanted() {
+            let fault = native
+                .pin_fault()
+                .map(|why| format!("{why}: containers can send with the addresses of others"));
+            features.add("native_bridge_pins", fault);
+        }
         features
     }
 

@@ -128,10 +128,11 @@ impl Network {
         let journal = dirs.cni_journal();
         // Saved before anything is made: a daemon that is killed meanwhile finds here what is to be undone, and by whom.
         let by = if is_native {
-            let request = self.native.request(&list, id, network, dirs, wanted)?;
+            let request = self.native.request(&list, id, network, dirs, wanted);
+            let request = request.await?;
             // Known before, so that there is nothing to undo.
             check_forwarded(owner, &network.ports, &request.families())?;
-            NativeBridges::save(&journal, &list, &attachment).await?;
+            NativeBridges::save(&journal, &list, &attachment, &request).await?;
             AttachedBy::Daemon(request)
         } else {
             let network = cni::Network::new(Arc::clone(&list), self.plugins.clone());

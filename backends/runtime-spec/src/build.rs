@@ -39,6 +39,9 @@ pub const DEFAULT_READONLY_PATHS: [&str; 5] = [
     "/proc/sysrq-trigger",
 ];
 
+/// The capability to change interfaces and addresses.
+const NET_ADMIN: &str = "CAP_NET_ADMIN";
+
 /// The result of building a spec.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Built {
@@ -50,6 +53,8 @@ pub struct Built {
     pub warnings: Vec<String>,
     /// The sources of mounts of CDI devices that are staged as the sources of the task's own mounts are.
     pub staged: Vec<ResolvedSource>,
+    /// Whether the task may change interfaces and addresses of its network namespace: a process of it can have the capability NET_ADMIN.
+    pub has_net_admin: bool,
 }
 
 /// Returns whether the spec of a task depends on paths of the host that its client chose, or that lead to
@@ -143,11 +148,14 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
     } else {
         apply_cdi(&mut spec, input)?
     };
+    let mut bounding = spec.process.capabilities.bounding.iter();
+    let has_net_admin = bounding.any(|name| name == NET_ADMIN);
     Ok(Built {
         spec: oci::to_value(&spec)?,
         limits,
         warnings,
         staged,
+        has_net_admin,
     })
 }
 

@@ -207,6 +207,12 @@ impl SandboxDirs {
         self.state.join("cni.json")
     }
 
+    /// Without content: it is there from the time at which a task with NET_ADMIN was created in a sandbox that the daemon had attached and
+    /// pinned.
+    pub(crate) fn net_admin_mark(&self) -> PathBuf {
+        self.state.join("net-admin")
+    }
+
     /// The pin of the process namespace, if the sandbox has a shared one.
     pub(crate) fn pid_namespace(&self) -> PathBuf {
         self.pins.join("pid")

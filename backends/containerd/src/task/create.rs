@@ -69,6 +69,11 @@ impl Tasks {
         for warning in &built.warnings {
             tracing::warn!(task = %id, warning, "a request is not fulfilled in full");
         }
+        if built.has_net_admin {
+            let network = &self.sandboxes.network;
+            let allowed = network.native.allow_net_admin(sandbox_id, &sandbox.dirs);
+            step("allow_net_admin", allowed).await?;
+        }
         let record = task_record(
             (id, sandbox_id),
             &sandbox,
