@@ -7,7 +7,7 @@ use nix::errno::Errno;
 
 use super::attachment::PublishedPort;
 use super::error::DriverError;
-use super::names::port_name;
+use super::names::bridge_port;
 use crate::netlink::{LinkName, Mac};
 use crate::nft::{
     BridgeName, Element, ElementChange, Flows, NftError, NftFamily, Transport, port_pins,
@@ -27,7 +27,7 @@ pub(super) fn container_elements(
     let mut elements = port_elements(ports, addresses);
     elements.extend(
         pin.into_iter()
-            .flat_map(|mac| port_pins(&port_name(host), mac, addresses)),
+            .flat_map(|mac| port_pins(&bridge_port(host), mac, addresses)),
     );
     elements
 }

@@ -27,7 +27,7 @@ pub(super) fn host_link(table: &TableName, holder: &Holder) -> LinkName {
 }
 
 /// A host's end as the tables name it.
-pub(super) fn port_name(host: &LinkName) -> BridgeName {
+pub(super) fn bridge_port(host: &LinkName) -> BridgeName {
     BridgeName::new(host.as_str())
         .unwrap_or_else(|error| unreachable!("letters and digits: {error}"))
 }
