@@ -191,18 +191,15 @@ impl TestNetwork {
 
     /// What tables of the daemon say of sandboxes on this bridge, which it has attached without plugins.
     fn elements(&self) -> Vec<String> {
+        use Element::{Hairpin, PinnedPort, Port};
         let mut tables = tables(self.bridge());
         let mut found = Vec::new();
         for family in NftFamily::TABLES {
             let read = tables.as_mut().map(|tables| tables.read(family));
             let table = read.and_then(Result::ok).flatten();
             let elements = table.iter().flat_map(|table| table.elements());
-            let of_sandboxes = elements.filter(|element| {
-                matches!(
-                    element,
-                    Element::Port { .. } | Element::Hairpin(_) | Element::PinnedPort(_)
-                )
-            });
+            let of_sandboxes = elements
+                .filter(|element| matches!(element, Port { .. } | Hairpin(_) | PinnedPort(_)));
             found.extend(of_sandboxes.map(|element| {
                 format!(
                     "{element} in the nftables of {} for {}",

@@ -101,7 +101,8 @@ impl NativeBridges {
             return Ok(());
         }
         let list = saved.list(&dirs.cni_journal()).map_err(from_cni)?;
-        let (driver, holder) = (self.driver_of(&list)?, holder(id)?);
+        let driver = self.driver_of(&list)?;
+        let holder = holder(id)?;
         let unpinned = self.call(move |_| driver.unpin(&holder)).await?;
         unpinned.map_err(from_network)
     }

@@ -144,8 +144,8 @@ fn pinned(said: &str) -> String {
 fn sandbox_is_taken_over_pinned_as_its_journal_its_tasks_and_the_key_say() {
     use PinChoice::{All, Auto, None as NoPins};
     let mac = Some("02:42:ac:1a:50:02");
-    let [whole, unpinned] = ["true", "false"].map(pinned);
-    let (whole, unpinned) = (whole.as_str(), unpinned.as_str());
+    let written = ["true", "false"].map(pinned);
+    let [whole, unpinned] = written.each_ref().map(String::as_str);
     let (cut_off, _) = whole.split_once('\n').unwrap();
     for (choice, journal, has_net_admin, expected) in [
         (Auto, whole, false, mac),
