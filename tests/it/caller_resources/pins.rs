@@ -8,7 +8,7 @@ use switchyard_containerd::Settings;
 use switchyard_containerd::config::{BridgeDriverChoice, PinChoice};
 use switchyard_contract::Fixture;
 use switchyard_core::id::SandboxId;
-use switchyard_core::spec::Security;
+use switchyard_core::spec::{SandboxNetwork, Security};
 use switchyard_network::nft::{Element, NftFamily};
 use switchyard_tests::backend_fixture::BackendFixture;
 use switchyard_tests::forger::is_heard;
@@ -156,6 +156,29 @@ async fn sandbox_is_pinned_until_a_task_of_it_has_net_admin() {
         stopped.expect("it can be stopped");
     }
     assert_eq!(pinned(&caller), 0);
+    caller.close().await;
+}
+
+/// A task of Nomad may join the network of a sibling, which has a sandbox of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn task_counts_for_the_sandbox_whose_network_it_joins() {
+    let mut caller = start(PinChoice::Auto).await;
+    let joined = Pinnable::new(&caller).await;
+    let other = Pinnable::new(&caller).await;
+    for (name, change, is_pinned) in [TASKS[1], TASKS[2]] {
+        let netns = joined.netns.clone();
+        let (id, _) = caller
+            .sandbox(|spec| spec.network = SandboxNetwork::Joined(netns))
+            .await;
+        caller
+            .task(id, SLEEP, |spec| change(&mut spec.security))
+            .await;
+        joined.check(&caller, is_pinned, name);
+        other.check(&caller, true, "another network");
+    }
+    reopen(&mut caller, PinChoice::Auto).await;
+    joined.check(&caller, false, "restarted");
+    other.check(&caller, true, "another network, restarted");
     caller.close().await;
 }
 

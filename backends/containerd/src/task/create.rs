@@ -70,9 +70,7 @@ impl Tasks {
             tracing::warn!(task = %id, warning, "a request is not fulfilled in full");
         }
         if built.has_net_admin {
-            let network = &self.sandboxes.network;
-            let allowed = network.native.allow_net_admin(sandbox_id, &sandbox.dirs);
-            step("allow_net_admin", allowed).await?;
+            step("allow_net_admin", self.allow_net_admin(&sandbox)).await?;
         }
         let record = task_record(
             (id, sandbox_id),
@@ -118,6 +116,18 @@ impl Tasks {
                 Err(error)
             }
         }
+    }
+
+    /// Lets a network send with any address, which a task with NET_ADMIN will be in: that of its sandbox, which may be the network of another
+    /// sandbox.
+    async fn allow_net_admin(&self, sandbox: &SandboxEntry) -> Result<()> {
+        let layout = &self.context.layout;
+        let netns = sandbox.netns();
+        let Some(owner) = netns.and_then(|netns| layout.owner_of_network(&netns)) else {
+            return Ok(());
+        };
+        let native = &self.sandboxes.network.native;
+        native.allow_net_admin(owner, &layout.sandbox(owner)).await
     }
 
     /// Finds out what the creation of a task needs to know: see the module.
