@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::netlink::Mac;
-use crate::testing::hosts::bind_again;
+use crate::testing::hosts::{bind_again, set};
 
 /// What is different about an attachment.
 type Change = Box<dyn FnOnce(&mut AttachRequest) + Send>;
@@ -315,4 +315,39 @@ fn pins_go_with_what_a_kill_has_cut_off() {
         pair.node.next_driver().detach(&attachment).unwrap();
         assert_eq!(pair.pins(), 0);
     });
+}
+
+/// The namespace of a container may have another default than the kernel's, as one with `net.core.devconf_inherit_init_net` has that of the node.
+#[test]
+fn link_local_address_is_the_pinned_one_whatever_the_default() {
+    for (parameter, value) in [
+        ("addr_gen_mode", "0"),
+        ("addr_gen_mode", "1"),
+        ("addr_gen_mode", "3"),
+        ("stable_secret", "2001:db8::7"),
+    ] {
+        in_private_netns(|| {
+            let node = Node::new(&SUBNETS);
+            let mut container = Container::new("a");
+            container.request.is_pinned = true;
+            let parameter = format!("ipv6/conf/default/{parameter}");
+            inside(&container.netns, || set(&parameter, value));
+            node.driver.attach(&container.request).unwrap();
+            let end = Instant::now() + LONG;
+            let words = ["-6", "-o", "addr", "show", "dev", "eth0", "scope", "link"];
+            let found: IpAddr = loop {
+                let shown = inside(&container.netns, || run("ip", "iproute2", &words));
+                let mut parts = shown.split([' ', '/']);
+                if let Some(address) = parts.find_map(|part| part.parse::<IpAddr>().ok()) {
+                    break address;
+                }
+                assert!(Instant::now() < end, "{parameter} = {value}: no address");
+                thread::sleep(Duration::from_millis(20));
+            };
+            let is_found =
+                |pin: &Element| matches!(pin, Element::PinnedAddress(_, one) if *one == found);
+            let is_pinned = elements_of(NftFamily::Bridge).iter().any(is_found);
+            assert!(is_pinned, "{parameter} = {value}: {found}");
+        });
+    }
 }
