@@ -260,7 +260,10 @@ impl SandboxBackend for Containerd {
         id: SandboxId,
         spec: &'a SandboxSpec,
     ) -> BoxFuture<'a, Result<SandboxDetails>> {
-        Box::pin(self.parts.sandboxes.start_sandbox(id, spec))
+        Box::pin(async move {
+            self.parts.tasks.note_net_admin(id).await?;
+            self.parts.sandboxes.start_sandbox(id, spec).await
+        })
     }
 
     fn amend_sandbox<'a>(&'a self, id: SandboxId, note: &'a [u8]) -> BoxFuture<'a, Result<()>> {

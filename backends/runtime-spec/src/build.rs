@@ -53,8 +53,15 @@ pub struct Built {
     pub warnings: Vec<String>,
     /// The sources of mounts of CDI devices that are staged as the sources of the task's own mounts are.
     pub staged: Vec<ResolvedSource>,
-    /// Whether the task may change interfaces and addresses of its network namespace: a process of it can have the capability NET_ADMIN.
-    pub has_net_admin: bool,
+}
+
+/// Returns whether the task of a spec may change interfaces and addresses of its network namespace: whether a process of it can have the
+/// capability NET_ADMIN.
+#[must_use]
+pub fn has_net_admin(spec: &Value) -> bool {
+    let bounding = spec.pointer("/process/capabilities/bounding");
+    let names = bounding.and_then(Value::as_array);
+    names.is_some_and(|names| names.iter().any(|name| name == NET_ADMIN))
 }
 
 /// Returns whether the spec of a task depends on paths of the host that its client chose, or that lead to
@@ -148,14 +155,11 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
     } else {
         apply_cdi(&mut spec, input)?
     };
-    let mut bounding = spec.process.capabilities.bounding.iter();
-    let has_net_admin = bounding.any(|name| name == NET_ADMIN);
     Ok(Built {
         spec: oci::to_value(&spec)?,
         limits,
         warnings,
         staged,
-        has_net_admin,
     })
 }
 

@@ -207,6 +207,36 @@ async fn sandbox_that_is_started_again_is_pinned_as_it_was() {
     caller.close().await;
 }
 
+/// Tasks that were created while nothing was pinned have left no note.
+#[tokio::test(flavor = "multi_thread")]
+async fn sandbox_that_is_started_again_is_pinned_only_without_net_admin() {
+    let mut caller = start(PinChoice::None).await;
+    let mut made = Vec::new();
+    for (name, change, is_pinned) in [TASKS[0], TASKS[2], TASKS[7]] {
+        let mut spec = caller.fixture.sandbox_spec("sandbox");
+        spec.network = bridged(|_| {});
+        spec.privileged = true;
+        let id = SandboxId::random();
+        let backend = &caller.backend;
+        let created = backend.create_sandbox(id, &spec).await;
+        created.expect("it can be created");
+        let task = caller.task(id, "exit 0", |spec| change(&mut spec.security));
+        caller.end(task.await).await;
+        backend.stop_sandbox(id).await.expect("it can be stopped");
+        backend.wait_network_released(id).await;
+        made.push((id, spec, name, is_pinned));
+    }
+    reopen(&mut caller, PinChoice::Auto).await;
+    for (id, spec, name, is_pinned) in &made {
+        let before = pinned(&caller);
+        let started = caller.backend.start_sandbox(*id, spec).await;
+        started.expect("its address is free");
+        let added = usize::from(*is_pinned);
+        assert_eq!(pinned(&caller), before + added, "{name}");
+    }
+    caller.close().await;
+}
+
 /// Each step restarts the backend with a value of the key. The first sandbox is made without pins, the second one with them; that one gets
 /// a task with NET_ADMIN.
 #[tokio::test(flavor = "multi_thread")]

@@ -19,7 +19,7 @@ use switchyard_core::spec::{Output, PidMode, Signal, Stdin, TaskSpec, Throttle};
 use switchyard_core::{Error, Result, SpecPart};
 use switchyard_runtime_spec::cgroups_path::CgroupLocation;
 use switchyard_runtime_spec::relabel::{self, RelabelInput, Relabelled};
-use switchyard_runtime_spec::{Built, ImageConfig, ResolvedUser};
+use switchyard_runtime_spec::{Built, ImageConfig, ResolvedUser, has_net_admin};
 
 use super::TaskEntry;
 use super::cleanup::{TaskCleanup, TaskCleanupKind};
@@ -69,7 +69,7 @@ impl Tasks {
         for warning in &built.warnings {
             tracing::warn!(task = %id, warning, "a request is not fulfilled in full");
         }
-        if built.has_net_admin {
+        if has_net_admin(&built.spec) {
             step("allow_net_admin", self.allow_net_admin(&sandbox)).await?;
         }
         let record = task_record(
@@ -116,18 +116,6 @@ impl Tasks {
                 Err(error)
             }
         }
-    }
-
-    /// Lets a network send with any address, which a task with NET_ADMIN will be in: that of its sandbox, which may be the network of another
-    /// sandbox.
-    async fn allow_net_admin(&self, sandbox: &SandboxEntry) -> Result<()> {
-        let layout = &self.context.layout;
-        let netns = sandbox.netns();
-        let Some(owner) = netns.and_then(|netns| layout.owner_of_network(&netns)) else {
-            return Ok(());
-        };
-        let native = &self.sandboxes.network.native;
-        native.allow_net_admin(owner, &layout.sandbox(owner)).await
     }
 
     /// Finds out what the creation of a task needs to know: see the module.

@@ -55,16 +55,22 @@ pub(super) fn has_net_admin(dirs: &SandboxDirs) -> bool {
     dirs.net_admin_mark().exists()
 }
 
-/// Notes that a task of a sandbox has NET_ADMIN. Returns its journal, if the daemon has attached and pinned it. Blocks.
-fn note_net_admin(dirs: &SandboxDirs) -> Result<Option<cni::Saved>> {
+/// Notes that a task of a sandbox has NET_ADMIN. Blocks.
+fn note(dirs: &SandboxDirs) -> Result<()> {
+    if has_net_admin(dirs) {
+        return Ok(());
+    }
+    write_durable(&dirs.net_admin_mark(), b"", 0o600)
+}
+
+/// Notes that a task of a sandbox has NET_ADMIN, and returns the journal of the sandbox, if the daemon has attached and pinned it. Blocks.
+fn note_if_pinned(dirs: &SandboxDirs) -> Result<Option<cni::Saved>> {
     let saved = cni::Saved::read(&dirs.cni_journal()).map_err(from_cni)?;
     let Some(saved) = saved.filter(|saved| saved.driver() == Some(NATIVE) && saved.is_pinned())
     else {
         return Ok(None);
     };
-    if !has_net_admin(dirs) {
-        write_durable(&dirs.net_admin_mark(), b"", 0o600)?;
-    }
+    note(dirs)?;
     Ok(Some(saved))
 }
 
@@ -79,11 +85,26 @@ impl NativeBridges {
         self.pin != PinChoice::None || self.pin_fault.is_some()
     }
 
-    /// Returns whether a sandbox that is attached now is pinned. Cancel-safe.
-    pub(super) async fn pins(&self, dirs: &SandboxDirs) -> Result<bool> {
+    /// Returns whether a sandbox is pinned if it is attached now. Cancel-safe.
+    ///
+    /// # Errors
+    /// None but those of a daemon that ends.
+    pub(crate) async fn pins(&self, dirs: &SandboxDirs) -> Result<bool> {
+        if !self.is_chosen() {
+            return Ok(false);
+        }
         let dirs = dirs.clone();
         let has_net_admin = blocking(move || Ok(has_net_admin(&dirs))).await?;
         Ok(is_pinned(self.pin, has_net_admin))
+    }
+
+    /// Notes that a task of a sandbox that is not attached has NET_ADMIN. Idempotent. Cancel-safe.
+    ///
+    /// # Errors
+    /// `Internal` or `ResourceExhausted` if that cannot be noted.
+    pub(crate) async fn note_net_admin(&self, dirs: &SandboxDirs) -> Result<()> {
+        let dirs = dirs.clone();
+        blocking(move || note(&dirs)).await
     }
 
     /// Before a task with NET_ADMIN is created in a sandbox: lets the sandbox send with any address from now on, for good, unless the
@@ -94,7 +115,7 @@ impl NativeBridges {
     /// `Internal` or `ResourceExhausted` if that cannot be noted; `Internal` with the kernel's text.
     pub(crate) async fn allow_net_admin(&self, id: SandboxId, dirs: &SandboxDirs) -> Result<()> {
         let of_sandbox = dirs.clone();
-        let Some(saved) = blocking(move || note_net_admin(&of_sandbox)).await? else {
+        let Some(saved) = blocking(move || note_if_pinned(&of_sandbox)).await? else {
             return Ok(());
         };
         if is_pinned(self.pin, true) {
@@ -176,12 +197,12 @@ mod tests {
             let both = format!("{driver},\"switchyard.pinned\":{value}");
             Some(golden.replacen(driver, &both, 1))
         };
-        let of_plugins = pinned("true").map(|text| text.replacen("\"native\"", "\"ipvlan\"", 1));
+        let of_another = pinned("true").map(|text| text.replacen("\"native\"", "\"ipvlan\"", 1));
         for (journal, is_noted) in [
             (None, false),
             (Some(golden.to_owned()), false),
             (pinned("false"), false),
-            (of_plugins, false),
+            (of_another, false),
             (pinned("true"), true),
         ] {
             let dir = tempfile::tempdir().unwrap();
@@ -192,7 +213,7 @@ mod tests {
                 std::fs::write(dirs.cni_journal(), text).unwrap();
             }
             for _ in 0..2 {
-                let noted = note_net_admin(&dirs).unwrap();
+                let noted = note_if_pinned(&dirs).unwrap();
                 assert_eq!(noted.is_some(), is_noted, "{journal:?}");
                 assert_eq!(has_net_admin(&dirs), is_noted, "{journal:?}");
             }
