@@ -54,20 +54,20 @@ fn port_elements(ports: &[PublishedPort], addresses: &[IpAddr]) -> BTreeSet<Elem
 }
 
 /// Which of the elements that are in a table stay beside the wanted ones while not all attachments are known: they may be of a bridge or a
-/// container that is not known yet. A table has no two subnets with addresses in common.
+/// container that is not known yet. A table has no two subnets with addresses in common. `known` are the host's ends of the containers that
+/// are known: each pin names one.
 pub(super) fn kept_of_unknown(
     found: &BTreeSet<Element>,
     wanted: &BTreeSet<Element>,
+    known: &BTreeSet<BridgeName>,
 ) -> BTreeSet<Element> {
     let is_unknown = |name: &BridgeName| !wanted.contains(&Element::Bridge(name.clone()));
     let is_kept = |element: &&Element| match element {
-        Element::Port { .. }
-        | Element::Hairpin(_)
-        | Element::Bridge(_)
-        | Element::Same(_)
-        | Element::PinnedPort(_)
-        | Element::PinnedMac(..)
-        | Element::PinnedAddress(..) => true,
+        Element::Port { .. } | Element::Hairpin(_) | Element::Bridge(_) | Element::Same(_) => true,
+        // One that is known may have been let go.
+        Element::PinnedPort(port)
+        | Element::PinnedMac(port, _)
+        | Element::PinnedAddress(port, _) => !known.contains(port),
         Element::Masqueraded(_) | Element::Closed(_) => !wanted
             .iter()
             .any(|wanted| element.is_part_of(wanted) || wanted.is_part_of(element)),
@@ -283,6 +283,9 @@ mod tests {
         let [bridge, known] = ["swy-1", "sw0"].map(|name| BridgeName::new(name).unwrap());
         let pair = |a: &BridgeName, b: &BridgeName| Element::Allowed(a.clone(), b.clone());
         let wanted = BTreeSet::from([masqueraded("10.1.0.0/16"), Element::Bridge(known.clone())]);
+        let [port, known_port] = ["veth1", "veth2"].map(|name| BridgeName::new(name).unwrap());
+        let mac: Mac = "02:42:0a:01:00:02".parse().unwrap();
+        let address: IpAddr = V6.parse().unwrap();
         for (element, is_kept) in [
             (masqueraded("10.2.0.0/16"), true),
             (masqueraded("10.1.7.0/24"), false),
@@ -297,9 +300,17 @@ mod tests {
             // Of a known bridge the settings of now decide.
             (Element::Apart(known.clone()), false),
             (pair(&known, &known), false),
+            // And of a known container what it has by now.
+            (Element::PinnedPort(port.clone()), true),
+            (Element::PinnedMac(port.clone(), mac), true),
+            (Element::PinnedAddress(port, address), true),
+            (Element::PinnedPort(known_port.clone()), false),
+            (Element::PinnedMac(known_port.clone(), mac), false),
+            (Element::PinnedAddress(known_port.clone(), address), false),
         ] {
             let found = BTreeSet::from([element.clone()]);
-            let kept = kept_of_unknown(&found, &wanted);
+            let known = BTreeSet::from([known_port.clone()]);
+            let kept = kept_of_unknown(&found, &wanted, &known);
             assert_eq!(kept.contains(&element), is_kept, "{element}");
         }
     }

@@ -12,7 +12,7 @@ use super::elements::{changes, container_elements, is_pin, kept_of_unknown};
 use super::error::DriverError;
 use super::flows::PastFlows;
 use super::known::KnownBridge;
-use super::names::{group_of, ifb_link};
+use super::names::{bridge_port, group_of, ifb_link};
 use crate::netlink::{
     Family, IpFamily, Link, LinkName, LinkRef, Socket, delete_link, is_forwarding, list_links,
 };
@@ -352,13 +352,15 @@ impl BridgeTables {
         let subnets = state.bridges.values().flat_map(|one| &one.rules.subnets);
         let mut needed: BTreeSet<_> = subnets.map(|subnet| subnet.family()).collect();
         needed.extend(all.iter().any(is_pin).then_some(NftFamily::Bridge));
-        let knows_all = state.knows_all;
+        let hosts = state.attachments.keys();
+        let known: Option<BTreeSet<_>> =
+            (!state.knows_all).then(|| hosts.map(bridge_port).collect());
         let kernel = state.kernel(&self.name)?;
         let mut repairs = Vec::new();
         let mut failed = None;
         for family in families {
             let is_needed = needed.contains(&family);
-            match restore_family(&mut kernel.tables, family, &all, is_needed, knows_all) {
+            match restore_family(&mut kernel.tables, family, &all, is_needed, known.as_ref()) {
                 Ok(repair) => repairs.extend(repair.map(|repair| (family, repair))),
                 Err(error) => failed = failed.or(Some(error)),
             }
@@ -435,23 +437,24 @@ impl BridgeTables {
     }
 }
 
-/// Restores the table of a family. One that no bridge needs any more is restored if it is there, and not made again.
+/// Restores the table of a family. One that no bridge needs any more is restored if it is there, and not made again. `known` are the host's
+/// ends of the containers that are known, unless these are all that there are.
 fn restore_family(
     tables: &mut NftTables,
     family: NftFamily,
     all: &BTreeSet<Element>,
     is_needed: bool,
-    knows_all: bool,
+    known: Option<&BTreeSet<BridgeName>>,
 ) -> Result<Option<Repair>, NftError> {
     let wanted = all.iter().filter(|element| element.fits(family));
     let mut wanted: BTreeSet<Element> = wanted.cloned().collect();
-    if !is_needed || !knows_all {
+    if !is_needed || known.is_some() {
         let found = tables.read(family)?;
         if !is_needed && found.is_none() {
             return Ok(None);
         }
-        if !knows_all && let Some(found) = found {
-            let kept = kept_of_unknown(found.elements(), &wanted);
+        if let (Some(known), Some(found)) = (known, found) {
+            let kept = kept_of_unknown(found.elements(), &wanted, known);
             wanted.extend(kept);
         }
     }

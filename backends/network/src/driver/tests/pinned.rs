@@ -278,7 +278,8 @@ fn pins_survive_a_flush_and_a_restart_and_end_with_the_permission() {
             pin: None,
             ..pair.attachment()
         };
-        adopt(&last, &[unpinned], true);
+        // Whether others are known or not.
+        adopt(&last, &[unpinned], false);
         last.tables.restore().unwrap();
         assert_eq!(pair.pins(), 0);
         // One that is not known has none.
@@ -293,16 +294,16 @@ fn pins_go_with_what_a_kill_has_cut_off() {
         let pair = Pair::new(|_| {});
         let cut_off = pair.forger.attachment(None);
         let next = pair.node.next_driver();
-        adopt(&next, std::slice::from_ref(&cut_off), false);
-        next.tables.restore().unwrap();
-        assert_eq!(
-            pair.pins(),
-            5,
-            "others may have them while not all is known"
-        );
-        adopt(&next, &[], true);
-        next.tables.restore().unwrap();
-        assert_eq!(pair.pins(), 0);
+        for (attachments, all, expected) in [
+            // Others may have them.
+            (&[][..], false, 5),
+            (std::slice::from_ref(&cut_off), false, 0),
+            (&[], true, 0),
+        ] {
+            adopt(&next, attachments, all);
+            next.tables.restore().unwrap();
+            assert_eq!(pair.pins(), expected, "{attachments:?} {all}");
+        }
         next.detach(&cut_off).unwrap();
         // Attached again, by the driver that had it before.
         let again = next.attach(&pair.forger.request).unwrap();
