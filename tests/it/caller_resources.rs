@@ -33,6 +33,7 @@ mod cgroups;
 mod fifos;
 mod namespaces;
 mod native_bridge;
+mod pins;
 
 /// A backend with an image, and shortcuts to create objects in it.
 struct CallerFixture {

@@ -13,6 +13,7 @@ pub(crate) mod logs;
 mod mounts;
 mod network;
 mod pid_namespaces;
+mod pinned_pods;
 mod plugin_commands;
 mod pod_bridge;
 mod pods;

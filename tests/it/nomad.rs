@@ -10,6 +10,7 @@ mod kills;
 mod launchers;
 mod networks;
 mod options;
+mod pins;
 mod recoveries;
 mod repeated_starts;
 mod resources;

@@ -24,6 +24,7 @@ pub mod documents;
 pub mod drill;
 pub mod external_containerd;
 pub mod far_link;
+pub mod forger;
 pub mod host;
 pub mod http;
 pub mod image;

@@ -191,14 +191,15 @@ impl TestNetwork {
 
     /// What tables of the daemon say of sandboxes on this bridge, which it has attached without plugins.
     fn elements(&self) -> Vec<String> {
+        use Element::{Hairpin, PinnedPort, Port};
         let mut tables = tables(self.bridge());
         let mut found = Vec::new();
-        for family in NftFamily::ALL {
+        for family in NftFamily::TABLES {
             let read = tables.as_mut().map(|tables| tables.read(family));
             let table = read.and_then(Result::ok).flatten();
             let elements = table.iter().flat_map(|table| table.elements());
             let of_sandboxes = elements
-                .filter(|element| matches!(element, Element::Port { .. } | Element::Hairpin(_)));
+                .filter(|element| matches!(element, Port { .. } | Hairpin(_) | PinnedPort(_)));
             found.extend(of_sandboxes.map(|element| {
                 format!(
                     "{element} in the nftables of {} for {}",
@@ -268,7 +269,7 @@ fn tables(bridge: &str) -> Option<NftTables> {
 
 fn clear_network(name: &str, bridge: &str) -> Vec<String> {
     let mut left = Vec::new();
-    for family in NftFamily::ALL {
+    for family in NftFamily::TABLES {
         let removed = tables(bridge).map_or(Ok(()), |mut tables| tables.remove(family));
         if let Err(error) = removed {
             left.push(format!("nftables of {bridge}: {error}"));

@@ -32,8 +32,20 @@ const VERSION: u32 = 2;
 const DRIVER: &str = "switchyard.driver";
 /// Its value for plugins, which no version writes.
 const PLUGINS: &str = "cni";
+/// The key beside it by which the attachment is one of a container that sends with its own addresses alone. Versions before it ignore it:
+/// they undo the attachment all the same.
+const PINNED: &str = "switchyard.pinned";
 /// The most characters of a driver's name that are shown.
 const DRIVER_MAX: usize = 40;
+
+/// Who makes an attachment that is not made by plugins, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Driver<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Whether the container sends with its own addresses alone.
+    pub is_pinned: bool,
+}
 
 /// The contents of a journal file. It does not depend on the configuration directory.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,11 +74,14 @@ struct SavedAttachment {
 }
 
 impl Intent {
-    /// The request of an attachment by plugins, or by the driver of this name.
-    fn new(list: &NetworkList, attachment: &Attachment, driver: Option<&str>) -> Self {
+    /// The request of an attachment by plugins, or by a driver.
+    fn new(list: &NetworkList, attachment: &Attachment, driver: Option<Driver<'_>>) -> Self {
         let mut network = list.to_document();
-        if let Some(driver) = driver {
-            network[DRIVER] = driver.into();
+        if let Some(Driver { name, is_pinned }) = driver {
+            network[DRIVER] = name.into();
+            if is_pinned {
+                network[PINNED] = true.into();
+            }
         }
         Self {
             version: VERSION,
@@ -159,6 +174,14 @@ impl Saved {
     #[must_use]
     pub fn driver(&self) -> Option<&str> {
         driver_of(&self.intent.network)
+    }
+
+    /// Whether the container sends with its own addresses alone. It does not if nothing is said of it, as by versions before it; a word that
+    /// is not understood says that it does.
+    #[must_use]
+    pub fn is_pinned(&self) -> bool {
+        let said = self.intent.network.get(PINNED);
+        said.is_some_and(|said| *said != Value::Bool(false))
     }
 
     /// Checks that plugins have made the attachment. `path` is the journal file, for error messages.
@@ -286,7 +309,7 @@ fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the request to a new file, and syncs it: for plugins, or for the driver of this name.
+/// Writes the request to a new file, and syncs it: for plugins, or for a driver.
 ///
 /// # Errors
 /// [`Error::JournalExists`], [`Error::Journal`].
@@ -294,7 +317,7 @@ pub(crate) async fn write(
     path: &Path,
     list: &NetworkList,
     attachment: &Attachment,
-    driver: Option<&str>,
+    driver: Option<Driver<'_>>,
 ) -> Result<(), Error> {
     let bytes = encode(path, &Intent::new(list, attachment, driver))?;
     let target = path.to_owned();

@@ -13,7 +13,7 @@ use crate::attachment::Attachment;
 use crate::conf::NetworkList;
 use crate::error::Error;
 use crate::host_local;
-use crate::journal;
+use crate::journal::{self, Driver};
 use crate::network::Network;
 use crate::plugin::{Plugins, on_thread};
 use crate::result::CniResult;
@@ -70,8 +70,8 @@ impl Network {
 }
 
 /// Writes the request of an attachment that a driver makes, and not plugins, as [`Network::save`]. `list` describes the network as
-/// plugins would make it. The caller makes and undoes the attachment, and finds the name of its driver by
-/// [`crate::Saved::driver`].
+/// plugins would make it. The caller makes and undoes the attachment, and finds the driver by [`crate::Saved::driver`] and
+/// [`crate::Saved::is_pinned`].
 ///
 /// Cancel safety: none; what is then at `path` is removed by [`remove_journal`].
 ///
@@ -81,7 +81,7 @@ pub async fn save_for_driver(
     path: &Path,
     list: &NetworkList,
     attachment: &Attachment,
-    driver: &str,
+    driver: Driver<'_>,
 ) -> Result<(), Error> {
     journal::write(path, list, attachment, Some(driver)).await
 }

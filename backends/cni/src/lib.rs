@@ -45,7 +45,7 @@ mod testing;
 pub use attachment::{Attachment, Bandwidth, Capabilities, Dns, IpRange, PortMapping, Protocol};
 pub use conf::{ConfDir, Loaded, NetworkList, PluginConf};
 pub use error::{ConfError, Error, ResultError, Skipped};
-pub use journal::{Saved, driver_of_journal};
+pub use journal::{Driver, Saved, driver_of_journal};
 pub use journalled::{del_saved, remove_journal, save_for_driver, save_result};
 pub use network::{CheckOutcome, Network};
 pub use plugin::{Limits, PluginObserver, Plugins, RunEnd};

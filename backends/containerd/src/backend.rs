@@ -101,6 +101,12 @@ impl Containerd {
                 .map(|why| format!("{why}: CNI plugins attach sandboxes to the gateway's bridges"));
             features.add("native_bridge", fault);
         }
+        if native.is_chosen() && native.is_pin_wanted() {
+            let fault = native
+                .pin_fault()
+                .map(|why| format!("{why}: containers can send with the addresses of others"));
+            features.add("native_bridge_pins", fault);
+        }
         features
     }
 
@@ -254,7 +260,10 @@ impl SandboxBackend for Containerd {
         id: SandboxId,
         spec: &'a SandboxSpec,
     ) -> BoxFuture<'a, Result<SandboxDetails>> {
-        Box::pin(self.parts.sandboxes.start_sandbox(id, spec))
+        Box::pin(async move {
+            self.parts.tasks.note_net_admin(id).await?;
+            self.parts.sandboxes.start_sandbox(id, spec).await
+        })
     }
 
     fn amend_sandbox<'a>(&'a self, id: SandboxId, note: &'a [u8]) -> BoxFuture<'a, Result<()>> {

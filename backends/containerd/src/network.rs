@@ -145,7 +145,8 @@ impl Network {
         let mut attachment = attachment(id, network, dirs, wanted);
         add_capabilities(&mut attachment.capabilities, spec, &self.ranges.of(owner));
         let by = if is_native {
-            let request = self.native.request(&list, id, network, dirs, wanted)?;
+            let request = self.native.request(&list, id, network, dirs, wanted);
+            let request = request.await?;
             // Known before, so that there is nothing to undo.
             check_forwarded(owner, &network.ports, &request.families())?;
             AttachedBy::Daemon(request)
@@ -179,7 +180,9 @@ impl Network {
                 let saved = network.save(journal, attachment).await;
                 saved.map_err(from_cni)
             }
-            AttachedBy::Daemon(_) => NativeBridges::save(journal, list, attachment).await,
+            AttachedBy::Daemon(request) => {
+                NativeBridges::save(journal, list, attachment, request).await
+            }
         }
     }
 

@@ -35,6 +35,7 @@ mod hung;
 mod inputs;
 mod lifecycle;
 mod logs;
+mod net_admin;
 mod pod_shims;
 mod process;
 mod remove;

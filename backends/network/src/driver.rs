@@ -1,8 +1,8 @@
 //! Attaches containers to a bridge of this node, as the CNI plugins bridge, host-local, portmap and bandwidth would, without running a program.
 //!
 //! ```text
-//! attach   address of host-local's directory ─► pair of devices, bandwidth ─► addresses, routes inside ─► published ports
-//! detach   published ports ─► host's end down ─► address
+//! attach   address of host-local's directory ─► pair of devices, bandwidth ─► addresses, routes inside ─► published ports, pins
+//! detach   published ports, pins ─► host's end down ─► address
 //! restore  elements of all known attachments ─► tables
 //! ```
 //!
@@ -19,6 +19,7 @@
 //! - The bridge's own hardware address does not change, so that containers know it for good.
 //! - Attachments that plugins have made on the same bridge stay as they are.
 //! - No container gets an address while connections of its last owner may still be led to it.
+//! - A pinned container sends with its own addresses alone from the moment at which it is attached, until it is unpinned or detached.
 //!
 //! All calls block: an attachment takes about a millisecond, in which others wait. The kernel has one lock for all links, so several threads
 //! would only wait there.
@@ -49,7 +50,8 @@ use crate::netlink::{
 use crate::nft::{BridgeRules, Element, Flows, NftFamily};
 use container::forwarding_port;
 use elements::{
-    TakenPort, changes, flows_of_ended, flows_of_new, is_taken, port_elements, port_taken, taken_of,
+    TakenPort, changes, container_elements, flows_of_ended, flows_of_new, is_pin, is_taken,
+    port_taken, taken_of,
 };
 use names::{host_link, ifb_link};
 use tables::{KnownAttachment, State};
@@ -182,6 +184,8 @@ impl BridgeDriver {
             holder: request.holder.clone(),
             addresses: Some(addresses),
             ports: request.ports.clone(),
+            // Those that are there are known.
+            pin: None,
         };
         match self.end(&attachment, true) {
             Ok(()) => error,
@@ -206,7 +210,9 @@ impl BridgeDriver {
         self.replace(&mut state, &request.holder, BTreeSet::new())?;
         let bridge = self.ready_bridge(&mut state)?;
         let mac = self.connect_links(&mut state, request, &namespace, &bridge, &assigned)?;
-        self.publish(&mut state, request, &addresses)?;
+        let pin = request.is_pinned.then_some(mac);
+        let elements = container_elements(&host, &request.ports, pin, &addresses);
+        self.publish(&mut state, request, elements)?;
         reach(CrashPoint::PortsPublished);
         drop(state);
         let host_end = forwarding_port(&host)?;
@@ -219,14 +225,14 @@ impl BridgeDriver {
         })
     }
 
-    /// Lets the ports of the node lead to a container. Without ports, the table is not looked at.
+    /// Lets the ports of the node lead to a container, and keeps it from sending with addresses of others. Without elements, no table is
+    /// looked at.
     fn publish(
         &self,
         state: &mut State,
         request: &AttachRequest,
-        addresses: &[IpAddr],
+        elements: BTreeSet<Element>,
     ) -> Result<(), DriverError> {
-        let elements = port_elements(&request.ports, addresses);
         if elements.is_empty() {
             return Ok(());
         }
@@ -238,7 +244,7 @@ impl BridgeDriver {
                 return Ok(());
             }
             Err(error) if error.is_missing() => {
-                // Others have deleted the table, and the daemon has not noticed it yet.
+                // Others have deleted a table, and the daemon has not noticed it yet; or it is the first container that is pinned.
                 self.note(state, &request.holder, elements.clone());
                 match self.tables.restore_locked(state) {
                     Ok(_) => return Ok(()),
@@ -306,7 +312,7 @@ impl BridgeDriver {
         state.attachments.insert(self.host_link(holder), known)
     }
 
-    /// Notes that a container has no ports from now on, and withdraws these and those that it had. Returns all of them.
+    /// Notes that a container has no elements from now on, and withdraws these and those that it had. Returns all of them.
     fn replace(
         &self,
         state: &mut State,
@@ -317,6 +323,24 @@ impl BridgeDriver {
         elements.extend(known.into_iter().flat_map(|known| known.elements));
         state.withdraw(self.tables.name(), &elements, &self.families)?;
         Ok(elements)
+    }
+
+    /// Lets a pinned container send with any address from now on. Idempotent; without effect for one that is not known. The caller has it on
+    /// record before, so that no later process pins it again. Blocks.
+    ///
+    /// # Errors
+    /// [`DriverError::Rules`]: call it again.
+    pub fn unpin(&self, holder: &Holder) -> Result<(), DriverError> {
+        let host = self.host_link(holder);
+        let mut state = self.tables.lock();
+        let known = state.attachments.get(&host);
+        let elements = known.into_iter().flat_map(|known| &known.elements);
+        let pins: BTreeSet<Element> = elements.filter(|one| is_pin(one)).cloned().collect();
+        state.withdraw(self.tables.name(), &pins, &self.families)?;
+        if let Some(known) = state.attachments.get_mut(&host) {
+            known.elements.retain(|element| !is_pin(element));
+        }
+        Ok(())
     }
 
     /// Detaches a container: when this returns, its ports lead nowhere, and its addresses may be assigned again. The pair of devices goes
@@ -331,41 +355,38 @@ impl BridgeDriver {
     /// Detaches a container. If its namespace stays, and may be attached again, its pair of devices is deleted.
     fn end(&self, attachment: &Attachment, deletes_link: bool) -> Result<(), DriverError> {
         let Attachment {
-            holder,
-            addresses,
-            ports,
+            holder, addresses, ..
         } = attachment;
         let Some(addresses) = addresses else {
             // A kill came before they were on record. They are released last, as all else.
             let held = self.pool.reservations()?.into_iter();
             let held = held.filter(|one| one.holder.belongs_to(holder));
             let held: Vec<IpAddr> = held.map(|one| one.address).collect();
-            self.disconnect(holder, &held, ports, deletes_link)?;
+            self.disconnect(attachment, &held, deletes_link)?;
             let past = held.into_iter().map(Flows::Of).collect();
             self.tables.past.add(past);
             self.pool.release_all(holder)?;
             reach(CrashPoint::AddressesReleased);
             return Ok(());
         };
-        self.disconnect(holder, addresses, ports, deletes_link)?;
+        self.disconnect(attachment, addresses, deletes_link)?;
         self.pool.release(holder, addresses)?;
         reach(CrashPoint::AddressesReleased);
         Ok(())
     }
 
-    /// Withdraws ports, and sets the host's end down or deletes it.
+    /// Withdraws ports and pins, and sets the host's end down or deletes it.
     fn disconnect(
         &self,
-        holder: &Holder,
+        attachment: &Attachment,
         addresses: &[IpAddr],
-        ports: &[PublishedPort],
         deletes_link: bool,
     ) -> Result<(), DriverError> {
-        let host = self.host_link(holder);
+        let host = self.host_link(&attachment.holder);
         let mut state = self.tables.lock();
         // From now on no repair publishes its ports again.
-        let elements = port_elements(ports, addresses);
-        let elements = self.replace(&mut state, holder, elements)?;
+        let elements = container_elements(&host, &attachment.ports, attachment.pin, addresses);
+        let elements = self.replace(&mut state, &attachment.holder, elements)?;
         reach(CrashPoint::PortsWithdrawn);
         let kernel = state.kernel(self.tables.name())?;
         let bridge = find_link(&mut kernel.route, &self.settings.name.clone().into())?;

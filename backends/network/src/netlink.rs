@@ -38,8 +38,8 @@ pub use error::NetlinkError;
 pub use exchange::Received;
 pub use link::{
     Bridge, Ipv4Setting, Link, NewLink, PortState, Veth, delete_link, delete_links_of_group,
-    disable_link_local, find_link, list_links, set_down, set_ipv4, set_mac, set_master, set_mtu,
-    set_up,
+    derive_link_local, disable_link_local, find_link, list_links, set_down, set_ipv4, set_mac,
+    set_master, set_mtu, set_up,
 };
 pub use message::{Attributes, Request};
 pub use names::{IpPrefix, LinkName, LinkRef, Mac};

@@ -5,8 +5,8 @@
 //!                                                 └──notification──> NftMonitor
 //! ```
 //!
-//! Each family of addresses has one table. Ports of bridges can have one ([`port_pins`]); the daemon does not make it yet. Their rules never
-//! change: what containers, ports, subnets and bridges there are is in its sets and maps, and one more of them is one more [`Element`].
+//! Each family of addresses has one table. So have ports of bridges, once a container may send with its own addresses alone ([`port_pins`]).
+//! Their rules never change: what containers, ports, subnets and bridges there are is in its sets and maps, and one more of them is one more [`Element`].
 //! [`text`] returns the rules as `nft list` shows them.
 //!
 //! Invariants:

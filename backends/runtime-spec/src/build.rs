@@ -39,6 +39,9 @@ pub const DEFAULT_READONLY_PATHS: [&str; 5] = [
     "/proc/sysrq-trigger",
 ];
 
+/// The capability to change interfaces and addresses.
+const NET_ADMIN: &str = "CAP_NET_ADMIN";
+
 /// The result of building a spec.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Built {
@@ -50,6 +53,15 @@ pub struct Built {
     pub warnings: Vec<String>,
     /// The sources of mounts of CDI devices that are staged as the sources of the task's own mounts are.
     pub staged: Vec<ResolvedSource>,
+}
+
+/// Returns whether the task of a spec may change interfaces and addresses of its network namespace: whether a process of it can have the
+/// capability NET_ADMIN.
+#[must_use]
+pub fn has_net_admin(spec: &Value) -> bool {
+    let bounding = spec.pointer("/process/capabilities/bounding");
+    let names = bounding.and_then(Value::as_array);
+    names.is_some_and(|names| names.iter().any(|name| name == NET_ADMIN))
 }
 
 /// Returns whether the spec of a task depends on paths of the host that its client chose, or that lead to

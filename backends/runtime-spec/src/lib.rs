@@ -55,6 +55,7 @@ pub mod user;
 
 pub use build::{
     Built, DEFAULT_MASKED_PATHS, DEFAULT_READONLY_PATHS, build, depends_on_host_paths,
+    has_net_admin,
 };
 pub use gathered::Gathered;
 pub use host::RealHost;

@@ -40,6 +40,7 @@ const EFFECTS: &[(&str, Effect)] = &[
     ("network.dns", Reload),
     ("network.bridge", EmptyNode),
     ("network.bridge.driver", Restart),
+    ("network.bridge.pin", Restart),
     ("network.pods.name", EmptyNode),
     ("devices", Reload),
     ("ledger", Reload),

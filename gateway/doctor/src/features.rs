@@ -6,10 +6,10 @@ use switchyard_operator_api::FeatureView;
 use super::codes::node::{
     APPARMOR_UNUSABLE, IN_USER_NAMESPACE, NO_HOST_FEATURE, NO_NEEDED_FEATURE,
 };
-use super::codes::runtime::NATIVE_LACKING;
+use super::codes::runtime::{NATIVE_LACKING, NOT_PINNED};
 use super::facts::Facts;
 use super::finding::Finding;
-use super::native::NATIVE_BRIDGE;
+use super::native::{NATIVE_BRIDGE, NATIVE_PINS};
 
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     let reported = facts.status.iter().flat_map(|status| &status.features);
@@ -41,6 +41,7 @@ fn finding(facts: &Facts, name: &str, fault: &str) -> Option<Finding> {
             .has_apparmor()
             .then(|| Finding::new(&APPARMOR_UNUSABLE, fault)),
         NATIVE_BRIDGE => Some(Finding::new(&NATIVE_LACKING, fault)),
+        NATIVE_PINS => Some(Finding::new(&NOT_PINNED, fault)),
         // The daemon does the same in another way.
         "executable_memory" | "executable_run" => None,
         name => Some(Finding::new(&NO_HOST_FEATURE, format!("{name}: {fault}"))),

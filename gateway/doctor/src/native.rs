@@ -17,6 +17,9 @@ use super::pod_bridge::{bridge_ranges, own_ranges};
 /// The feature by which the daemon says whether the kernel can do all of it.
 pub(super) const NATIVE_BRIDGE: &str = "native_bridge";
 
+/// The feature by which it says whether the kernel can pin containers to their addresses.
+pub(super) const NATIVE_PINS: &str = "native_bridge_pins";
+
 /// What the tables need of the kernel, by the names of its modules.
 const MODULES: [&str; 6] = [
     "nf_tables",

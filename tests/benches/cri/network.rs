@@ -162,6 +162,7 @@ impl OwnBridge {
             addresses: Vec::new(),
             ports: ports.to_vec(),
             limits: Limits::default(),
+            is_pinned: true,
         };
         Ok(self.driver.attach(&request)?)
     }
@@ -175,6 +176,7 @@ impl OwnBridge {
             holder: Holder::new(id, "eth0")?,
             addresses: Some(attached.addresses.iter().map(|one| one.address).collect()),
             ports: ports.to_vec(),
+            pin: Some(attached.mac),
         };
         let begun = Instant::now();
         self.driver.detach(&attachment)?;
@@ -216,6 +218,7 @@ impl OwnBridge {
             holder: Holder::new("others", "eth0")?,
             addresses: Some(vec![to]),
             ports: others,
+            pin: Some(attached.mac),
         };
         self.driver.detach(&attachment)?;
         Ok(samples)
@@ -224,8 +227,9 @@ impl OwnBridge {
 
 impl Drop for OwnBridge {
     fn drop(&mut self) {
+        let mut families = NftFamily::TABLES.into_iter();
         let removed = NftTables::open(self.table.clone())
-            .and_then(|mut tables| tables.remove(NftFamily::Ip4));
+            .and_then(|mut tables| families.try_for_each(|family| tables.remove(family)));
         if let Err(error) = removed {
             eprintln!("the table of the benchmark stays: {error}");
         }

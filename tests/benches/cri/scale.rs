@@ -348,7 +348,7 @@ fn rules() -> Result<f64, Failure> {
 fn elements(root: &PrivateRoot) -> Result<f64, Failure> {
     let mut tables = root.bridge().tables();
     let mut count = 0;
-    for family in NftFamily::ALL {
+    for family in NftFamily::TABLES {
         count += tables
             .read(family)?
             .map_or(0, |table| table.elements().len());

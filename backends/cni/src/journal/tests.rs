@@ -78,7 +78,11 @@ fn driver_is_named_beside_the_network_and_undone_by_no_plugin() {
     let mut by_name = golden.clone();
     by_name.intent.network[DRIVER] = PLUGINS.into();
     by_name.check_made_by_plugins(path).unwrap();
-    let written = Intent::new(&network, &attachment, Some("native"));
+    let driver = Driver {
+        name: "native",
+        is_pinned: false,
+    };
+    let written = Intent::new(&network, &attachment, Some(driver));
     assert_eq!(written.network[DRIVER], "native");
 }
 
@@ -117,6 +121,42 @@ fn journal_of_any_version_says_by_what_its_attachment_was_made() {
         let found = driver_of_journal(journal.as_bytes()).ok();
         let found = found.as_ref().map(Option::as_deref);
         assert_eq!(found, expected, "{journal}");
+    }
+}
+
+#[test]
+fn container_sends_with_any_address_unless_it_is_said_to_be_pinned() {
+    let path = Path::new("/cni.json");
+    let golden = Saved::parse(path, include_str!("golden-2.json").as_bytes());
+    let golden = golden.unwrap().unwrap();
+    let (network, attachment) = (golden.list(path).unwrap(), golden.attachment());
+    assert!(!golden.is_pinned(), "plugins have attached it");
+    let read = |intent: &Value| {
+        let saved = Saved::parse(path, intent.to_string().as_bytes());
+        let saved = saved.unwrap().unwrap();
+        // What it says of network and attachment is what versions without pins read of it.
+        let (same_network, same_attachment) = saved.checked(path).unwrap();
+        assert_eq!(same_network.to_document(), network.to_document());
+        assert_eq!(same_attachment, attachment);
+        (saved.driver() == Some("native"), saved.is_pinned())
+    };
+    for is_pinned in [true, false] {
+        let name = "native";
+        let driver = Driver { name, is_pinned };
+        let intent = Intent::new(&network, &attachment, Some(driver));
+        let mut intent = serde_json::to_value(intent).unwrap();
+        assert_eq!(read(&intent), (true, is_pinned));
+        // As a later version may say it, or nobody.
+        for (said, expected) in [
+            (Value::Bool(true), true),
+            (Value::Bool(false), false),
+            (Value::Null, true),
+            ("arp".into(), true),
+            (serde_json::json!({ "macs": [] }), true),
+        ] {
+            intent["network"][PINNED] = said;
+            assert_eq!(read(&intent), (true, expected), "{intent}");
+        }
     }
 }
 

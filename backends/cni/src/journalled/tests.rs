@@ -376,7 +376,11 @@ async fn attachment_of_a_driver_is_left_to_it_with_or_without_a_namespace() {
     bench.good("one", "10.0.0.2/24");
     let network = bench.network(&list("1.0.0", &["one"]));
     let requested = attachment();
-    save_for_driver(&path, network.list(), &requested, "native")
+    let driver = Driver {
+        name: "native",
+        is_pinned: true,
+    };
+    save_for_driver(&path, network.list(), &requested, driver)
         .await
         .unwrap();
     save_result(&path, &result("1.0.0", "10.0.0.2/24"))
@@ -388,7 +392,7 @@ async fn attachment_of_a_driver_is_left_to_it_with_or_without_a_namespace() {
     }
     assert_eq!(bench.order(), Vec::<String>::new());
     let saved = Saved::read(&path).unwrap().unwrap();
-    assert_eq!(saved.driver(), Some("native"));
+    assert_eq!((saved.driver(), saved.is_pinned()), (Some("native"), true));
     let made = saved.result(&path).unwrap().unwrap();
     assert_eq!(
         made.pod_ips("eth0"),

@@ -15,7 +15,7 @@ mod network;
 mod registry;
 mod snapshotters;
 
-pub use network::{BridgeDriverChoice, IsolationChoice, PodNetworkChoice, PodsConfig};
+pub use network::{BridgeDriverChoice, IsolationChoice, PinChoice, PodNetworkChoice, PodsConfig};
 pub use registry::{RegistryConfig, RegistryHost};
 pub(crate) use snapshotters::OF_CONTAINERD;
 pub use snapshotters::{ProxyPlugin, ProxyPluginType};
@@ -165,6 +165,8 @@ pub struct BridgeConfig {
     pub addresses_dir: PathBuf,
     /// Who attaches new sandboxes to it.
     pub driver: BridgeDriverChoice,
+    /// Which sandboxes on the gateway's bridges send with their own addresses alone.
+    pub pin: PinChoice,
 }
 
 /// `[devices]`: where the descriptions of devices are.

@@ -1,7 +1,8 @@
 //! The backend's directories and files. Those of an object are named after its id.
 //!
 //! ```text
-//! <state>/sandboxes/<id>/   hostname, hosts, resolv.conf, cni.json         outlives a reboot
+//! <state>/sandboxes/<id>/   hostname, hosts, resolv.conf, cni.json,        outlives a reboot
+//!                           net-admin
 //! <state>/infra/            root file system of infra processes            written at each start
 //!                           switchyard-helper, if memory is not executable
 //! <state>/tasks/<id>/       volumes/<n>/, checkpoint/                      outlives a reboot
@@ -181,6 +182,14 @@ impl Layout {
         }
     }
 
+    /// The sandbox that has its own network namespace pinned at this path; `None` for a namespace of other programs.
+    pub(crate) fn owner_of_network(&self, netns: &Path) -> Option<SandboxId> {
+        let name = netns.parent()?.file_name()?.to_str()?;
+        let id = name.parse::<SandboxId>().ok()?;
+        let pins = self.sandbox(id).pins;
+        (pins.join(switchyard_namespaces::Ns::Net.file_name()) == netns).then_some(id)
+    }
+
     pub(crate) fn task(&self, id: TaskId) -> TaskDirs {
         let name = id.to_string();
         TaskDirs {
@@ -211,6 +220,12 @@ impl SandboxDirs {
     /// The pin of a namespace of this kind, if the sandbox has one of its own.
     pub(crate) fn pin(&self, ns: Ns) -> PathBuf {
         self.pins.join(ns.file_name())
+    }
+
+    /// Without content: it is there from the time at which a task with NET_ADMIN was created in a sandbox that the daemon had attached and
+    /// pinned.
+    pub(crate) fn net_admin_mark(&self) -> PathBuf {
+        self.state.join("net-admin")
     }
 
     /// The pin of the process namespace, if the sandbox has a shared one.
@@ -305,6 +320,26 @@ mod tests {
             "networks",
         ] {
             assert_eq!(mode(&run.join(below)), 0o700, "{below}");
+        }
+    }
+
+    #[test]
+    fn network_belongs_to_the_sandbox_that_has_it_pinned() {
+        let layout = Layout::new(Path::new("/state"), Path::new("/run/gateway"));
+        let id = SandboxId::random();
+        let pins = layout.sandbox(id).pins;
+        let elsewhere = Path::new("/run/other/ns").join(id.to_string());
+        for (path, expected) in [
+            (pins.join("net"), Some(id)),
+            (pins.join("ipc"), None),
+            (pins.join("net/net"), None),
+            (pins, None),
+            (elsewhere.join("net"), None),
+            (PathBuf::from("/var/run/netns/web"), None),
+            (PathBuf::from("/proc/7/ns/net"), None),
+            (PathBuf::from("/"), None),
+        ] {
+            assert_eq!(layout.owner_of_network(&path), expected, "{path:?}");
         }
     }
 }

@@ -40,13 +40,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::journal::mappings;
 use super::request::INTERFACE;
-use crate::base::config::NetworkConfig;
+use crate::base::config::{NetworkConfig, PinChoice};
 use crate::base::error::{from_cni, from_namespaces, from_network};
 use crate::base::fs::blocking;
 use crate::base::layout::SandboxDirs;
 
 mod left;
 mod mapping;
+mod pins;
 mod recovery;
 mod watch;
 
@@ -78,6 +79,10 @@ pub(crate) struct NativeBridges {
     is_wanted: bool,
     /// The reason why the kernel cannot do what the driver needs, if it was asked.
     fault: Option<String>,
+    /// Which sandboxes send with their own addresses alone: none where the kernel cannot see to it.
+    pin: PinChoice,
+    /// The reason why it cannot, if it was asked.
+    pin_fault: Option<String>,
     /// Cancelled as soon as there is something that others could take away; used as a one-shot signal.
     in_use: CancellationToken,
     /// True if the journals of all predecessors are read, and need no further look.
@@ -160,6 +165,9 @@ impl NativeBridges {
                 "network.bridge.driver asks for \"native\", which cannot be done here: CNI plugins attach sandboxes to bridges, without network.isolation and network.direct_routing"
             );
         }
+        let is_chosen = is_wanted && fault.is_none();
+        let pin = network.bridge.pin;
+        let pin_fault = is_chosen.then(|| pins::fault(&tables, pin)).flatten();
         let bridges = Self {
             tables,
             own: Arc::new(own),
@@ -168,6 +176,12 @@ impl NativeBridges {
             pod_mark: None,
             is_wanted,
             fault,
+            pin: if pin_fault.is_none() {
+                pin
+            } else {
+                PinChoice::None
+            },
+            pin_fault,
             in_use: CancellationToken::new(),
             knows_all: AtomicBool::new(false),
             past_flows: Notify::new(),
@@ -175,7 +189,7 @@ impl NativeBridges {
             threads: Arc::new(Semaphore::new(THREADS)),
             files: BlockingPool::new(threads::FILES_POOL, recovery::READ_LIMIT),
         };
-        if bridges.is_chosen() {
+        if is_chosen {
             let kept = bridges.own.keep();
             kept.map_err(|error| refused(report(&error)))?;
         }
@@ -237,7 +251,7 @@ impl NativeBridges {
     ///
     /// # Errors
     /// `InvalidArgument` for values that the kernel refuses.
-    pub(super) fn request(
+    pub(super) async fn request(
         &self,
         list: &cni::NetworkList,
         id: SandboxId,
@@ -262,6 +276,7 @@ impl NativeBridges {
             addresses: mapping::wanted_addresses(wanted, args)?,
             ports: mapping::published_ports(ports, &families_of(&driver)),
             limits: mapping::limits(*bandwidth),
+            is_pinned: self.pins(dirs).await?,
         };
         Ok(NativeRequest {
             driver,
@@ -269,8 +284,8 @@ impl NativeBridges {
         })
     }
 
-    /// Saves in a new journal that a sandbox will be attached by this driver. `list` are the plugins by which versions undo that which
-    /// do not know the driver.
+    /// Saves in a new journal that a sandbox will be attached by this driver as requested. `list` are the plugins by which versions undo that
+    /// which do not know the driver.
     ///
     /// # Errors
     /// Those of [`cni::save_for_driver`].
@@ -278,8 +293,13 @@ impl NativeBridges {
         journal: &Path,
         list: &cni::NetworkList,
         attachment: &cni::Attachment,
+        asked: &NativeRequest,
     ) -> Result<()> {
-        cni::save_for_driver(journal, list, attachment, NATIVE)
+        let driver = cni::Driver {
+            name: NATIVE,
+            is_pinned: asked.request.is_pinned,
+        };
+        cni::save_for_driver(journal, list, attachment, driver)
             .await
             .map_err(from_cni)
     }
@@ -367,10 +387,12 @@ impl NativeBridges {
         let driver = self.driver_of(list)?;
         let addresses = result.map(|result| result.pod_ips(INTERFACE));
         let families = addresses.clone().unwrap_or_else(|| families_of(&driver));
+        let pinned = result.filter(|_| saved.is_pinned());
         let attachment = driver::Attachment {
             holder: holder(id)?,
             ports: mapping::published_ports(&mappings(saved), &families),
             addresses,
+            pin: pinned.and_then(pins::mac_of),
         };
         Ok(NativeAttachment { driver, attachment })
     }

@@ -19,7 +19,7 @@ use switchyard_core::spec::{Output, PidMode, Signal, Stdin, TaskSpec, Throttle};
 use switchyard_core::{Error, Result, SpecPart};
 use switchyard_runtime_spec::cgroups_path::CgroupLocation;
 use switchyard_runtime_spec::relabel::{self, RelabelInput, Relabelled};
-use switchyard_runtime_spec::{Built, ImageConfig, ResolvedUser};
+use switchyard_runtime_spec::{Built, ImageConfig, ResolvedUser, has_net_admin};
 
 use super::TaskEntry;
 use super::cleanup::{TaskCleanup, TaskCleanupKind};
@@ -68,6 +68,9 @@ impl Tasks {
         }
         for warning in &built.warnings {
             tracing::warn!(task = %id, warning, "a request is not fulfilled in full");
+        }
+        if has_net_admin(&built.spec) {
+            step("allow_net_admin", self.allow_net_admin(&sandbox)).await?;
         }
         let record = task_record(
             (id, sandbox_id),

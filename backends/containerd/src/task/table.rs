@@ -40,6 +40,13 @@ impl TaskTable {
         found.ok_or_else(|| Error::not_found(format!("task {id} does not exist")))
     }
 
+    /// The tasks of a sandbox.
+    pub(crate) fn of_sandbox(&self, id: SandboxId) -> Vec<TaskId> {
+        let tasks = self.lock();
+        let of_it = tasks.values().filter(|task| task.sandbox == id);
+        of_it.map(|task| task.id).collect()
+    }
+
     /// The tasks that may run and have no persisted exit: the id and the runtime handler of each.
     pub(crate) fn exits_to_protect(&self) -> BTreeMap<String, String> {
         let tasks = self.lock();

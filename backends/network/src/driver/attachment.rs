@@ -87,6 +87,8 @@ pub struct AttachRequest {
     pub ports: Vec<PublishedPort>,
     /// Its limits of bandwidth.
     pub limits: Limits,
+    /// Whether it can send only with the addresses that it gets, until [`super::BridgeDriver::unpin`].
+    pub is_pinned: bool,
 }
 
 /// What a container has got.
@@ -113,6 +115,8 @@ pub struct Attachment {
     pub addresses: Option<Vec<IpAddr>>,
     /// The ports that were published for it, or were to be.
     pub ports: Vec<PublishedPort>,
+    /// The hardware address with which it sends, together with its addresses; `None` if it may send with any, or if that is not on record.
+    pub pin: Option<Mac>,
 }
 
 // === impl BridgeSubnet ===

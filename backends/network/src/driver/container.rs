@@ -17,8 +17,8 @@ use crate::addresses::AssignedAddress;
 use crate::netlink::{
     Address, Family, Ifb, IpPrefix, Ipv6Setting, Link, LinkName, LinkRef, Mac, NetNs, NetlinkError,
     NewLink, PortFlags, PortState, Rate, Request, Route, Socket, Veth, add_address, add_neighbour,
-    add_route, delete_link, disable_link_local, find_link, limit, redirect_ingress, set_ipv6,
-    set_port, set_up,
+    add_route, delete_link, derive_link_local, disable_link_local, find_link, limit,
+    redirect_ingress, set_ipv6, set_port, set_up,
 };
 
 /// The index of the loopback device in every network namespace.
@@ -28,6 +28,8 @@ const LOOPBACK_NAME: &str = "lo";
 /// protocol, which an operator may have switched on, it takes half a minute: the container is not kept waiting for that.
 const LOOKS: usize = 50;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
+/// How kernels without IPv6 refuse to decide on a link-local address: there is none then.
+const WITHOUT_IPV6: &[Errno] = &[Errno::EAFNOSUPPORT, Errno::EOPNOTSUPP, Errno::EINVAL];
 
 impl BridgeDriver {
     /// Makes the devices of a container and sets all of its addresses and routes. Returns its hardware address. The bridge may not forward
@@ -128,12 +130,10 @@ pub(super) fn hairpin(host: &LinkRef) -> Request {
 /// Makes both ends, instead of those of an attachment of the same holder that was not detached.
 fn make_pair(route: &mut Socket, pair: &Veth) -> Result<(), NetlinkError> {
     let host = LinkRef::Name(pair.link.name.clone());
-    // Kernels without IPv6 refuse the last one: there is no such address then.
-    let without_ipv6 = &[Errno::EAFNOSUPPORT, Errno::EOPNOTSUPP, Errno::EINVAL];
     let requests = [
         pair.create(),
         hairpin(&host),
-        disable_link_local(&host).done_by(without_ipv6),
+        disable_link_local(&host).done_by(WITHOUT_IPV6),
     ];
     match route.run(&requests) {
         Err(error) if error.refusal() == Some(Errno::EEXIST) => {
@@ -179,9 +179,12 @@ fn container_requests(
     addresses: &[AssignedAddress],
     gateway: Option<Mac>,
 ) -> Result<Vec<Request>, NetlinkError> {
+    let own = LinkRef::Index(link);
     let mut requests = vec![
         set_up(&LinkRef::Index(LOOPBACK)),
-        set_up(&LinkRef::Index(link)),
+        // The namespace may have another default, as that of the node; pins know only this one.
+        derive_link_local(&own).done_by(WITHOUT_IPV6),
+        set_up(&own),
     ];
     for one in addresses {
         let prefix = IpPrefix::new(one.address, one.prefix)?;

@@ -1,4 +1,4 @@
-//! Which elements published ports are, which connections they end, and what their refusal says: pure decisions.
+//! Which elements published ports and pins are, which connections ports end, and what their refusal says: pure decisions.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -7,8 +7,12 @@ use nix::errno::Errno;
 
 use super::attachment::PublishedPort;
 use super::error::DriverError;
+use super::names::bridge_port;
 use crate::addresses::Holder;
-use crate::nft::{BridgeName, Element, ElementChange, Flows, NftError, NftFamily, Transport};
+use crate::netlink::{LinkName, Mac};
+use crate::nft::{
+    BridgeName, Element, ElementChange, Flows, NftError, NftFamily, Transport, port_pins,
+};
 
 /// How many ports an error names.
 const NAMED: usize = 8;
@@ -16,9 +20,30 @@ const NAMED: usize = 8;
 /// A published port, and the container that is known to have it.
 pub(super) type TakenPort = (Element, Option<Holder>);
 
+/// The elements of a container behind this host's end, with these addresses: its published ports, and, if it sends with nothing but this
+/// hardware address and these addresses, its pins.
+pub(super) fn container_elements(
+    host: &LinkName,
+    ports: &[PublishedPort],
+    pin: Option<Mac>,
+    addresses: &[IpAddr],
+) -> BTreeSet<Element> {
+    let mut elements = port_elements(ports, addresses);
+    elements.extend(
+        pin.into_iter()
+            .flat_map(|mac| port_pins(&bridge_port(host), mac, addresses)),
+    );
+    elements
+}
+
+/// Returns whether an element is a pin: no other one is in the table of ports.
+pub(super) fn is_pin(element: &Element) -> bool {
+    element.fits(NftFamily::Bridge)
+}
+
 /// The elements of the ports that lead to a container with these addresses. A port leads to its address of the family of the port's own
 /// address, or of each family.
-pub(super) fn port_elements(ports: &[PublishedPort], addresses: &[IpAddr]) -> BTreeSet<Element> {
+fn port_elements(ports: &[PublishedPort], addresses: &[IpAddr]) -> BTreeSet<Element> {
     let mut elements = BTreeSet::new();
     for port in ports {
         for address in addresses {
@@ -33,20 +58,20 @@ pub(super) fn port_elements(ports: &[PublishedPort], addresses: &[IpAddr]) -> BT
 }
 
 /// Which of the elements that are in a table stay beside the wanted ones while not all attachments are known: they may be of a bridge or a
-/// container that is not known yet. A table has no two subnets with addresses in common.
+/// container that is not known yet. A table has no two subnets with addresses in common. `known` are the host's ends of the containers that
+/// are known: each pin names one.
 pub(super) fn kept_of_unknown(
     found: &BTreeSet<Element>,
     wanted: &BTreeSet<Element>,
+    known: &BTreeSet<BridgeName>,
 ) -> BTreeSet<Element> {
     let is_unknown = |name: &BridgeName| !wanted.contains(&Element::Bridge(name.clone()));
     let is_kept = |element: &&Element| match element {
-        Element::Port { .. }
-        | Element::Hairpin(_)
-        | Element::Bridge(_)
-        | Element::Same(_)
-        | Element::PinnedPort(_)
-        | Element::PinnedMac(..)
-        | Element::PinnedAddress(..) => true,
+        Element::Port { .. } | Element::Hairpin(_) | Element::Bridge(_) | Element::Same(_) => true,
+        // One that is known may have been let go.
+        Element::PinnedPort(port)
+        | Element::PinnedMac(port, _)
+        | Element::PinnedAddress(port, _) => !known.contains(port),
         Element::Masqueraded(_) | Element::Closed(_) => !wanted
             .iter()
             .any(|wanted| element.is_part_of(wanted) || wanted.is_part_of(element)),
@@ -58,14 +83,14 @@ pub(super) fn kept_of_unknown(
     found.iter().filter(is_kept).cloned().collect()
 }
 
-/// The changes that add or remove elements, each in the tables of these families where it belongs.
+/// The changes that add or remove elements: pins in the table of ports, all others in the tables of these families where they belong.
 pub(super) fn changes(
     elements: &BTreeSet<Element>,
     families: &[NftFamily],
     add: bool,
 ) -> Vec<ElementChange> {
     let of = |element: &Element| {
-        let fitting = families.iter().copied();
+        let fitting = families.iter().copied().chain([NftFamily::Bridge]);
         let fitting = fitting.filter(|family| element.fits(*family));
         let change = |family| ElementChange {
             family,
@@ -278,11 +303,45 @@ mod tests {
     }
 
     #[test]
+    fn each_element_of_a_container_is_in_the_tables_where_it_belongs() {
+        let host = LinkName::new("veth0123456789a").unwrap();
+        let mac: Mac = "02:42:0a:01:00:02".parse().unwrap();
+        let port = PublishedPort {
+            protocol: Transport::Tcp,
+            at: None,
+            port: 80,
+            to_port: 80,
+        };
+        let [none, one]: [&[PublishedPort]; 2] = [&[], &[port]];
+        for (ports, pin, addresses, expected) in [
+            // In the table of IPv4, in that of IPv6, and in that of ports.
+            (none, None, &[V4, V6][..], [0, 0, 0]),
+            (one, None, &[V4, V6], [2, 2, 0]),
+            // The port, the hardware address, and the link-local address that follows from it, beside the addresses.
+            (none, Some(mac), &[V4, V6], [0, 0, 5]),
+            (one, Some(mac), &[V4], [2, 0, 4]),
+            (one, Some(mac), &[V6], [0, 2, 4]),
+        ] {
+            let addresses: Vec<IpAddr> = addresses.iter().map(|ip| ip.parse().unwrap()).collect();
+            let elements = container_elements(&host, ports, pin, &addresses);
+            let changes = changes(&elements, &NftFamily::ALL, true);
+            let count =
+                |family: NftFamily| changes.iter().filter(|one| one.family == family).count();
+            assert_eq!(NftFamily::TABLES.map(count), expected, "{elements:?}");
+            let pins = elements.iter().filter(|element| is_pin(element)).count();
+            assert_eq!(pins, expected[2], "{elements:?}");
+        }
+    }
+
+    #[test]
     fn what_may_be_of_an_unknown_bridge_stays_but_what_a_wanted_subnet_excludes() {
         let masqueraded = |text: &str| Element::Masqueraded(subnet(text));
         let [bridge, known] = ["swy-1", "sw0"].map(|name| BridgeName::new(name).unwrap());
         let pair = |a: &BridgeName, b: &BridgeName| Element::Allowed(a.clone(), b.clone());
         let wanted = BTreeSet::from([masqueraded("10.1.0.0/16"), Element::Bridge(known.clone())]);
+        let [port, known_port] = ["veth1", "veth2"].map(|name| BridgeName::new(name).unwrap());
+        let mac: Mac = "02:42:0a:01:00:02".parse().unwrap();
+        let address: IpAddr = V6.parse().unwrap();
         for (element, is_kept) in [
             (masqueraded("10.2.0.0/16"), true),
             (masqueraded("10.1.7.0/24"), false),
@@ -297,9 +356,17 @@ mod tests {
             // Of a known bridge the settings of now decide.
             (Element::Apart(known.clone()), false),
             (pair(&known, &known), false),
+            // And of a known container what it has by now.
+            (Element::PinnedPort(port.clone()), true),
+            (Element::PinnedMac(port.clone(), mac), true),
+            (Element::PinnedAddress(port, address), true),
+            (Element::PinnedPort(known_port.clone()), false),
+            (Element::PinnedMac(known_port.clone(), mac), false),
+            (Element::PinnedAddress(known_port.clone(), address), false),
         ] {
             let found = BTreeSet::from([element.clone()]);
-            let kept = kept_of_unknown(&found, &wanted);
+            let known = BTreeSet::from([known_port.clone()]);
+            let kept = kept_of_unknown(&found, &wanted, &known);
             assert_eq!(kept.contains(&element), is_kept, "{element}");
         }
     }

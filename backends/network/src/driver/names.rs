@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 use crate::addresses::Holder;
 use crate::netlink::{LinkName, Mac};
-use crate::nft::TableName;
+use crate::nft::{BridgeName, TableName};
 
 /// The prefix of the host's end of a pair: that of the plugin bridge, by which network managers and exporters know such devices.
 const HOST_PREFIX: &str = "veth";
@@ -24,6 +24,12 @@ pub(super) fn host_link(table: &TableName, holder: &Holder) -> LinkName {
     }
     let digits = hex::encode(hash.finalize());
     link_name(&format!("{HOST_PREFIX}{}", &digits[..DIGITS]))
+}
+
+/// A host's end as the tables name it.
+pub(super) fn bridge_port(host: &LinkName) -> BridgeName {
+    BridgeName::new(host.as_str())
+        .unwrap_or_else(|error| unreachable!("letters and digits: {error}"))
 }
 
 /// The device for the limit of what the container behind a host's end sends.

@@ -8,11 +8,11 @@ use parking_lot::{Mutex, MutexGuard};
 use super::BridgeDriver;
 use super::attachment::Attachment;
 use super::bridge::probe_links;
-use super::elements::{changes, kept_of_unknown, port_elements};
+use super::elements::{changes, container_elements, is_pin, kept_of_unknown};
 use super::error::DriverError;
 use super::flows::PastFlows;
 use super::known::KnownBridge;
-use super::names::{group_of, ifb_link};
+use super::names::{bridge_port, group_of, ifb_link};
 use crate::addresses::Holder;
 use crate::netlink::{
     Family, IpFamily, Link, LinkName, LinkRef, Socket, delete_link, is_forwarding, list_links,
@@ -69,7 +69,7 @@ pub(super) struct KnownAttachment {
     pub(super) holder: Holder,
     /// The name of its bridge.
     pub(super) bridge: LinkName,
-    /// The elements of its published ports.
+    /// The elements of its published ports, and its pins.
     pub(super) elements: BTreeSet<Element>,
 }
 
@@ -166,7 +166,7 @@ impl State {
         bridges.map(|bridge| bridge.rules.clone()).collect()
     }
 
-    /// Removes elements from the tables of these families, as far as they are there.
+    /// Removes elements from the tables of these families and from that of ports, as far as they are there.
     pub(super) fn withdraw(
         &mut self,
         table: &TableName,
@@ -212,13 +212,13 @@ impl BridgeTables {
         self
     }
 
-    /// What is to be in the tables, of both families.
+    /// What is to be in the tables, of all families.
     fn elements(&self, state: &State) -> BTreeSet<Element> {
         let rules = state.bridges.values().map(|bridge| bridge.rules.clone());
         let rules: Vec<_> = rules.collect();
         let mut elements = bridge_elements(&rules, self.isolation, &self.isolation_allow);
-        let ports = state.attachments.values().flat_map(|one| &one.elements);
-        elements.extend(ports.cloned());
+        let of_containers = state.attachments.values().flat_map(|one| &one.elements);
+        elements.extend(of_containers.cloned());
         elements
     }
 
@@ -270,8 +270,17 @@ impl BridgeTables {
         Ok(())
     }
 
-    /// Takes over attachments that former processes have made: their published ports stay at the next [`BridgeTables::restore`]. One whose
-    /// host's end is gone or down was cut off, before it was complete or after its ports were withdrawn: it has none. A bridge that is gone, as
+    /// Looks whether the kernel can keep containers from sending with other addresses than their own, as `probe` looks at the rest. Blocks.
+    ///
+    /// # Errors
+    /// [`DriverError::Rules`]: what the kernel cannot do.
+    pub fn probe_pins(&self) -> Result<(), DriverError> {
+        let mut state = self.lock();
+        Ok(state.kernel(&self.name)?.tables.probe(NftFamily::Bridge)?)
+    }
+
+    /// Takes over attachments that former processes have made: their published ports and pins stay at the next [`BridgeTables::restore`]. One
+    /// whose host's end is gone or down was cut off, before it was complete or after its ports were withdrawn: it has none. A bridge that is gone, as
     /// after a reboot, has no elements; nor has one that is refused, which is logged once. If the devices cannot be listed, which is logged too, each
     /// counts as complete. `all` says whether these are all that there may be on record; until then, nothing is withdrawn that belongs to no
     /// known bridge or attachment. May be repeated. Blocks.
@@ -326,11 +335,13 @@ impl BridgeTables {
             let host = driver.host_link(&attachment.holder);
             let is_complete = state_of(&host) == Some(true);
             let addresses = attachment.addresses.as_deref().filter(|_| is_complete);
-            let elements = port_elements(&attachment.ports, addresses.unwrap_or_default());
+            let elements = addresses.map(|addresses| {
+                container_elements(&host, &attachment.ports, attachment.pin, addresses)
+            });
             let known = KnownAttachment {
                 holder: attachment.holder.clone(),
                 bridge,
-                elements,
+                elements: elements.unwrap_or_default(),
             };
             state.attachments.entry(host).or_insert(known);
         }
@@ -364,16 +375,21 @@ impl BridgeTables {
             return Ok(Vec::new());
         }
         let all = self.elements(state);
-        let families = state.families.clone();
+        let mut families = state.families.clone();
+        // A former process may have pinned ports, also if none is by now.
+        families.insert(NftFamily::Bridge);
         let subnets = state.bridges.values().flat_map(|one| &one.rules.subnets);
-        let needed: BTreeSet<_> = subnets.map(|subnet| subnet.family()).collect();
-        let knows_all = state.knows_all;
+        let mut needed: BTreeSet<_> = subnets.map(|subnet| subnet.family()).collect();
+        needed.extend(all.iter().any(is_pin).then_some(NftFamily::Bridge));
+        let hosts = state.attachments.keys();
+        let known: Option<BTreeSet<_>> =
+            (!state.knows_all).then(|| hosts.map(bridge_port).collect());
         let kernel = state.kernel(&self.name)?;
         let mut repairs = Vec::new();
         let mut failed = None;
         for family in families {
             let is_needed = needed.contains(&family);
-            match restore_family(&mut kernel.tables, family, &all, is_needed, knows_all) {
+            match restore_family(&mut kernel.tables, family, &all, is_needed, known.as_ref()) {
                 Ok(repair) => repairs.extend(repair.map(|repair| (family, repair))),
                 Err(error) => failed = failed.or(Some(error)),
             }
@@ -450,23 +466,24 @@ impl BridgeTables {
     }
 }
 
-/// Restores the table of a family. One that no bridge needs any more is restored if it is there, and not made again.
+/// Restores the table of a family. One that no bridge needs any more is restored if it is there, and not made again. `known` are the host's
+/// ends of the containers that are known, unless these are all that there are.
 fn restore_family(
     tables: &mut NftTables,
     family: NftFamily,
     all: &BTreeSet<Element>,
     is_needed: bool,
-    knows_all: bool,
+    known: Option<&BTreeSet<BridgeName>>,
 ) -> Result<Option<Repair>, NftError> {
     let wanted = all.iter().filter(|element| element.fits(family));
     let mut wanted: BTreeSet<Element> = wanted.cloned().collect();
-    if !is_needed || !knows_all {
+    if !is_needed || known.is_some() {
         let found = tables.read(family)?;
         if !is_needed && found.is_none() {
             return Ok(None);
         }
-        if !knows_all && let Some(found) = found {
-            let kept = kept_of_unknown(found.elements(), &wanted);
+        if let (Some(known), Some(found)) = (known, found) {
+            let kept = kept_of_unknown(found.elements(), &wanted, known);
             wanted.extend(kept);
         }
     }

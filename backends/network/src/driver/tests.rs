@@ -19,6 +19,7 @@ use crate::testing::{in_private_netns, run};
 mod forwarded;
 mod kept_apart;
 mod left_behind;
+mod pinned;
 mod settings;
 mod several;
 
@@ -114,6 +115,7 @@ impl Container {
             addresses: Vec::new(),
             ports: Vec::new(),
             limits: Limits::default(),
+            is_pinned: false,
         };
         Self { netns, request }
     }
@@ -133,6 +135,7 @@ impl Container {
             holder: self.request.holder.clone(),
             addresses,
             ports: self.request.ports.clone(),
+            pin: None,
         }
     }
 
@@ -315,13 +318,11 @@ fn detached_container_leaves_no_port_and_no_address() {
     in_private_netns(|| {
         let node = Node::new(&SUBNETS);
         node.driver.tables.restore().unwrap();
-        let nothing: Vec<_> = node
-            .driver
-            .families
-            .iter()
-            .copied()
-            .map(elements_of)
-            .collect();
+        let elements = || -> Vec<_> {
+            let families = node.driver.families.iter().copied();
+            families.map(elements_of).collect()
+        };
+        let nothing = elements();
         for known in [true, false] {
             let container = Container::with_ports("a", &both(8080));
             let attached = node.driver.attach(&container.request).unwrap();
@@ -331,14 +332,7 @@ fn detached_container_leaves_no_port_and_no_address() {
                 node.driver.detach(&attachment).unwrap();
                 assert!(node.in_use().is_empty(), "{:?}", node.in_use());
             }
-            let found: Vec<_> = node
-                .driver
-                .families
-                .iter()
-                .copied()
-                .map(elements_of)
-                .collect();
-            assert_eq!(found, nothing, "{known}");
+            assert_eq!(elements(), nothing, "{known}");
             drop(container);
         }
         // The last ends of the pairs go with their namespaces.

@@ -12,8 +12,8 @@ use super::uapi::{
     AF_INET, AF_INET6, AF_UNSPEC, IFF_UP, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_BRPORT_STATE,
     IFLA_GROUP, IFLA_IFNAME, IFLA_INET_CONF, IFLA_INET6_ADDR_GEN_MODE, IFLA_INFO_DATA,
     IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINKINFO, IFLA_MASTER,
-    IFLA_MTU, IFLA_NET_NS_FD, IN6_ADDR_GEN_MODE_NONE, NLM_F_CREATE, NLM_F_EXCL, RTM_DELLINK,
-    RTM_GETLINK, RTM_NEWLINK, RTM_SETLINK, VETH_INFO_PEER,
+    IFLA_MTU, IFLA_NET_NS_FD, IN6_ADDR_GEN_MODE_EUI64, IN6_ADDR_GEN_MODE_NONE, NLM_F_CREATE,
+    NLM_F_EXCL, RTM_DELLINK, RTM_GETLINK, RTM_NEWLINK, RTM_SETLINK, VETH_INFO_PEER,
 };
 
 /// Length of `struct ifinfomsg`.
@@ -344,13 +344,24 @@ pub fn set_mac(link: &LinkRef, mac: Mac) -> Request {
 #[must_use]
 pub fn disable_link_local(link: &LinkRef) -> Request {
     let doing = format!("leave the {link} without a link-local address");
-    change(link, doing).with(|all| {
-        all.nest(IFLA_AF_SPEC, |families| {
-            families.nest(AF_INET6.into(), |inet6| {
-                inet6.u8(IFLA_INET6_ADDR_GEN_MODE, IN6_ADDR_GEN_MODE_NONE);
-            });
+    change(link, doing).with(|all| put_link_local(all, IN6_ADDR_GEN_MODE_NONE))
+}
+
+/// Has the kernel make the link-local address of IPv6 of a device from its hardware address when it is set up, whatever it does by default.
+/// Refused where the kernel has no IPv6.
+#[must_use]
+pub fn derive_link_local(link: &LinkRef) -> Request {
+    let doing = format!("derive the link-local address of the {link} from its hardware address");
+    change(link, doing).with(|all| put_link_local(all, IN6_ADDR_GEN_MODE_EUI64))
+}
+
+/// How a link-local address is made: `IN6_ADDR_GEN_MODE_…`.
+fn put_link_local(all: &mut Attributes, mode: u8) {
+    all.nest(IFLA_AF_SPEC, |families| {
+        families.nest(AF_INET6.into(), |inet6| {
+            inet6.u8(IFLA_INET6_ADDR_GEN_MODE, mode);
         });
-    })
+    });
 }
 
 /// Changes settings of IPv4 of a device, which are also below `/proc/sys/net/ipv4/conf`.

@@ -72,6 +72,7 @@ pub(crate) const IFLA_INFO_SLAVE_DATA: u16 = 5;
 pub(crate) const VETH_INFO_PEER: u16 = 1;
 pub(crate) const IFLA_INET_CONF: u16 = 1;
 pub(crate) const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
+pub(crate) const IN6_ADDR_GEN_MODE_EUI64: u8 = 0;
 pub(crate) const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
 
 pub(crate) const IFLA_BRPORT_STATE: u16 = 1;

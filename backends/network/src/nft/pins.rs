@@ -11,8 +11,8 @@ use crate::netlink::Mac;
 /// [`super::NftFamily::Bridge`].
 ///
 /// What comes by the port must have this hardware address, and one of these addresses or the link-local one that the kernel makes of the
-/// hardware address. ARP and neighbour discovery must tell others nothing else; routers are not advertised, and no other protocol is sent. An
-/// address that is not there yet, as in detection of duplicates, is none of them.
+/// hardware address. ARP and neighbour discovery must tell others nothing else; routers are not advertised, and no other protocol is sent.
+/// Without an address yet, it asks with `::` whether one of these is free, and joins groups; with `0.0.0.0` it sends nothing.
 #[must_use]
 pub fn port_pins(port: &BridgeName, mac: Mac, addresses: &[IpAddr]) -> BTreeSet<Element> {
     let mut pins = BTreeSet::from([

@@ -7,7 +7,8 @@ use super::expression::Expression;
 use super::family::{NftFamily, TableName};
 use super::sets::TableSet;
 use super::statement::{
-    EtherType, Field, NEIGHBOUR_ADVERTISEMENT, REDIRECT, ROUTER_ADVERTISEMENT, Statement,
+    EtherType, Field, NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, REDIRECT,
+    ROUTER_ADVERTISEMENT, Statement,
 };
 
 /// `NF_INET_PRE_ROUTING` and so on.
@@ -79,11 +80,15 @@ pub(super) fn chains(family: NftFamily) -> &'static [BaseChain] {
 }
 
 /// Returns the rules of the chain of ports: a container sends with its own addresses, whatever it is that it sends, and does not advertise
-/// those of others. Nothing else than IP and ARP may come by such a port: it could carry a packet that no rule reads.
+/// those of others. Nothing else than IP and ARP may come by such a port: it could carry a packet that no rule reads. Before it has an address
+/// of IPv6 a container sends with `::`: it joins groups, and asks whether anybody has what will be its own address; the same question about
+/// another one would keep a neighbour from it.
 fn port_rules() -> Vec<Vec<Statement>> {
     use EtherType::{Arp, Ip4, Ip6};
     use Field::{Advertised6, ArpAddress, ArpMac, Input, Source4, Source6, SourceMac};
-    use Statement::{Carries, CarriesNot, Drop, Icmp6, In, PairNotIn};
+    use Statement::{
+        Carries, CarriesNot, Drop, Icmp6, In, NotIcmp6, NotUnspecified6, PairNotIn, Unspecified6,
+    };
     use TableSet::{Pinned, PinnedAddresses, PinnedAddresses6, PinnedMacs};
 
     let other = |field, set| PairNotIn(Input, field, set);
@@ -92,7 +97,18 @@ fn port_rules() -> Vec<Vec<Statement>> {
         vec![Carries(Ip4), other(Source4, PinnedAddresses)],
         vec![Carries(Arp), other(ArpMac, PinnedMacs)],
         vec![Carries(Arp), other(ArpAddress, PinnedAddresses)],
-        vec![Carries(Ip6), other(Source6, PinnedAddresses6)],
+        vec![
+            Carries(Ip6),
+            NotUnspecified6,
+            other(Source6, PinnedAddresses6),
+        ],
+        vec![Carries(Ip6), Unspecified6, NotIcmp6],
+        vec![
+            Carries(Ip6),
+            Unspecified6,
+            Icmp6(NEIGHBOUR_SOLICITATION),
+            other(Advertised6, PinnedAddresses6),
+        ],
         vec![
             Icmp6(NEIGHBOUR_ADVERTISEMENT),
             other(Advertised6, PinnedAddresses6),

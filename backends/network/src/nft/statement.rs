@@ -26,10 +26,13 @@ const TRANSPORT: u32 = 2;
 /// The number of ICMP for IPv6 in the header of IP, and the kinds of its messages by which machines of a link find each other.
 const ICMP6: u8 = 58;
 pub(super) const ROUTER_ADVERTISEMENT: u8 = 134;
+pub(super) const NEIGHBOUR_SOLICITATION: u8 = 135;
 pub(super) const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 pub(super) const REDIRECT: u8 = 137;
 /// Where `::1` differs from the address of all zeroes.
 const LOOPBACK6: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+/// The sender of a packet of IPv6 that has no address yet.
+const UNSPECIFIED6: [u8; 16] = [0; 16];
 /// The first byte of the addresses of IPv4 that never leave a node.
 const LOOPBACK4: u8 = 127;
 
@@ -81,7 +84,7 @@ pub(super) enum Field {
     /// The sender of a packet of IPv4, and of IPv6.
     Source4,
     Source6,
-    /// The address whose hardware address a neighbour advertises.
+    /// The address whose hardware address a neighbour advertises, or asks for.
     Advertised6,
 }
 
@@ -118,6 +121,12 @@ pub(super) enum Statement {
     CarriesNot(EtherType),
     /// It carries such a message of ICMP for IPv6.
     Icmp6(u8),
+    /// It carries no ICMP for IPv6.
+    NotIcmp6,
+    /// The sender of a packet of IPv6 is `::`, as before it has an address.
+    Unspecified6,
+    /// It is another one.
+    NotUnspecified6,
     Drop,
     Masquerade,
     /// Changes the destination to what the map has for address, protocol and port.
@@ -218,6 +227,9 @@ impl Statement {
             Self::Carries(_) => String::new(),
             Self::CarriesNot(what) => format!("meta protocol != {}", what.text()),
             Self::Icmp6(kind) => format!("icmpv6 type {}", icmp6_name(kind)),
+            Self::NotIcmp6 => "meta l4proto != ipv6-icmp".to_owned(),
+            Self::Unspecified6 => format!("{} ::", field(Field::Source6)),
+            Self::NotUnspecified6 => format!("{} != ::", field(Field::Source6)),
             Self::Drop => "drop".to_owned(),
             Self::Masquerade => "masquerade".to_owned(),
             Self::ToPortAt => {
@@ -266,6 +278,15 @@ impl Statement {
                     compare(true, &[kind]),
                 ]
             }
+            Self::NotIcmp6 => vec![protocol_to(FIRST), compare(false, &[ICMP6])],
+            Self::Unspecified6 => vec![
+                Field::Source6.load(family, FIRST, None),
+                compare(true, &UNSPECIFIED6),
+            ],
+            Self::NotUnspecified6 => vec![
+                Field::Source6.load(family, FIRST, None),
+                compare(false, &UNSPECIFIED6),
+            ],
             Self::Drop => vec![Expression::Drop],
             Self::Masquerade => vec![Expression::Masquerade],
             Self::ToPortAt => {
@@ -292,6 +313,7 @@ fn protocol_to(to: u32) -> Expression {
 fn icmp6_name(kind: u8) -> &'static str {
     match kind {
         ROUTER_ADVERTISEMENT => "nd-router-advert",
+        NEIGHBOUR_SOLICITATION => "nd-neighbor-solicit",
         NEIGHBOUR_ADVERTISEMENT => "nd-neighbor-advert",
         _ => "nd-redirect",
     }

@@ -14,7 +14,7 @@ use switchyard_core::{ErrorKind, Reason};
 use switchyard_runtime_spec::input::{DeviceInfo, HostNode, HostPropagation, SelinuxDefaults};
 use switchyard_runtime_spec::{
     HostFs, ImageVolume, Namespace, ResolvedMount, ResolvedSource, SandboxUsers, Staging,
-    depends_on_host_paths,
+    depends_on_host_paths, has_net_admin,
 };
 
 use crate::support::{Case, FakeFs, words};
@@ -206,6 +206,37 @@ fn privileged_task_needs_a_privileged_sandbox() {
     let mut case = Case::privileged();
     case.sandbox.privileged = false;
     assert!(case.refused().starts_with("security.privileged: "));
+}
+
+#[test]
+fn task_has_net_admin_if_a_process_of_it_can_get_it() {
+    let has = |case: &Case| has_net_admin(&case.build().unwrap().spec);
+    let cases: [(&[&str], &[&str], &[&str], bool); 9] = [
+        (&[], &[], &[], false),
+        (&["NET_RAW", "SYS_ADMIN"], &[], &[], false),
+        (&["NET_ADMIN"], &[], &[], true),
+        (&["CAP_NET_ADMIN"], &["ALL"], &[], true),
+        (&["ALL"], &[], &[], true),
+        (&["ALL"], &["NET_ADMIN"], &[], false),
+        (&["NET_ADMIN"], &["NET_ADMIN"], &[], false),
+        (&[], &[], &["NET_ADMIN"], true),
+        (&[], &[], &["NET_BIND_SERVICE"], false),
+    ];
+    for (added, dropped, ambient, expected) in cases {
+        let mut case = Case::plain();
+        let capabilities = &mut case.task.security.capabilities;
+        capabilities.add = words(added);
+        capabilities.drop = words(dropped);
+        capabilities.add_ambient = words(ambient);
+        assert_eq!(has(&case), expected, "{added:?} {dropped:?} {ambient:?}");
+        // What the node itself lacks, no task gets.
+        case.host
+            .capabilities
+            .retain(|name| name != "CAP_NET_ADMIN");
+        assert!(!has(&case), "{added:?} {dropped:?} {ambient:?}");
+    }
+    assert!(has(&Case::privileged()));
+    assert!(!has_net_admin(&Value::Null));
 }
 
 #[test]

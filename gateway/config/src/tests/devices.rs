@@ -123,6 +123,15 @@ fn invalid_bridge_or_device_is_rejected_with_its_line() {
         let expected = "config.toml:4: network.bridge.driver: expected one of \"cni\", \"native\"";
         assert_eq!(message(&text), format!("{expected}, found {driver:?}"));
     }
+    for pin in ["any", "None", "true", ""] {
+        let text = format!("version = 1\n[network.bridge]\nmtu = 0\npin = \"{pin}\"\n");
+        let expected =
+            "config.toml:4: network.bridge.pin: expected one of \"auto\", \"all\", \"none\"";
+        assert_eq!(message(&text), format!("{expected}, found {pin:?}"));
+    }
+    let unclosed = message("version = 1\n[network.bridge]\ndriver = \"cni\"\npin = \"all\"\n");
+    let expected = "config.toml:4: network.bridge.pin: only the driver \"native\" closes this";
+    assert!(unclosed.starts_with(expected), "{unclosed}");
     for server in ["dns.example", "127.0.0.53", "fe80::1%eth0", "::1"] {
         let error = message(&format!("version = 1\n[network]\ndns = [\"{server}\"]\n"));
         assert!(error.starts_with("config.toml:3: network.dns: "), "{error}");

@@ -159,6 +159,12 @@ pub(in super::super) const TABLE_CHANGED: FindingCode = FindingCode::warning(
     "Published ports, connections to beyond the node, and the protection of 127.0.0.1 of the node may not work. A daemon that runs with the driver native mends this within seconds.",
     "Put rules of your own into a table of your own. If it stays so, look in the daemon's log why it does not mend the table; a table that no container needs any more is removed by `switchyard network clear`.",
 );
+pub(in super::super) const NOT_PINNED: FindingCode = FindingCode::warning(
+    "SY320",
+    "containers can send with the addresses of others",
+    "The kernel has no tables of the family bridge, by which the driver native keeps a container with NET_RAW from sending with the addresses of its neighbours, and from taking theirs by ARP and neighbour discovery. All else of the driver works.",
+    "Boot a kernel with CONFIG_NF_TABLES_BRIDGE, and restart the daemon. Or set network.bridge.pin = \"none\", and drop NET_RAW from containers that need not be trusted.",
+);
 
 pub(super) const ALL: &[&FindingCode] = &[
     &CRI_PLUGIN,
@@ -187,4 +193,5 @@ pub(super) const ALL: &[&FindingCode] = &[
     &NATIVE_LACKING,
     &NATIVE_DROPPED,
     &TABLE_CHANGED,
+    &NOT_PINNED,
 ];

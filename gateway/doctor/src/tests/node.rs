@@ -224,6 +224,8 @@ fn features_that_the_kernel_or_the_node_takes_away() {
     for (name, expected) in [
         ("openat2", &["SY126 error"][..]),
         ("mount_setattr", &["SY127 note"]),
+        ("native_bridge", &["SY315 warning"]),
+        ("native_bridge_pins", &["SY320 warning"]),
         ("of_a_later_version", &["SY127 note"]),
         ("initial_user_namespace", &["SY128 note"]),
         ("apparmor", &["SY129 note"]),

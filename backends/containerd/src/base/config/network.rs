@@ -51,6 +51,19 @@ pub enum BridgeDriverChoice {
     Native,
 }
 
+/// Which sandboxes on the gateway's bridges send with their own addresses alone, if the daemon attaches them itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PinChoice {
+    /// Those none of whose tasks may change addresses, by the capability NET_ADMIN.
+    #[default]
+    Auto,
+    /// All.
+    All,
+    /// None.
+    None,
+}
+
 /// Which bridges of the gateway reach each other, other than by published ports. Each reaches itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -74,6 +87,7 @@ impl Default for BridgeConfig {
             mtu: 0,
             addresses_dir: "/var/lib/cni/networks".into(),
             driver: BridgeDriverChoice::default(),
+            pin: PinChoice::default(),
         }
     }
 }
@@ -123,6 +137,7 @@ impl NetworkConfig {
         let closing = [
             ("isolation", self.isolation != IsolationChoice::None),
             ("direct_routing", !self.direct_routing),
+            ("bridge.pin", self.bridge.pin == PinChoice::All),
         ];
         match closing.into_iter().find(|(_, closes)| *closes) {
             Some((key, _)) if !self.bridge.is_native() => Err((
@@ -150,6 +165,8 @@ mod tests {
         };
         let isolated = |choice| move |config: &mut NetworkConfig| config.isolation = choice;
         let closed = |config: &mut NetworkConfig| config.direct_routing = false;
+        let pinned = |choice| move |config: &mut NetworkConfig| config.bridge.pin = choice;
+        let all_pinned = pinned(PinChoice::All);
         let open = isolated(IsolationChoice::None);
         let by_bridge = isolated(IsolationChoice::Bridge);
         let by_owner = isolated(IsolationChoice::Owner);
@@ -159,6 +176,8 @@ mod tests {
             assert_eq!(wrong(&by_bridge, is_native), refused("isolation"));
             assert_eq!(wrong(&by_owner, is_native), refused("isolation"));
             assert_eq!(wrong(&closed, is_native), refused("direct_routing"));
+            assert_eq!(wrong(&all_pinned, is_native), refused("bridge.pin"));
+            assert_eq!(wrong(&pinned(PinChoice::None), is_native), None);
             for (a, b, is_name) in [
                 ("switchyard0", "swy-2", true),
                 ("switchyard0", "switchyard0", true),

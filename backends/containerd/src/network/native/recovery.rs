@@ -9,6 +9,7 @@ use switchyard_core::id::SandboxId;
 use switchyard_core::{Error, Result};
 use switchyard_network::driver::BridgeTables;
 
+use super::pins::{has_net_admin, is_pinned};
 use super::{NATIVE, NativeAttachment, NativeBridges};
 use crate::base::error::{from_cni, from_network};
 use crate::base::fs::ids_below;
@@ -129,7 +130,11 @@ impl NativeBridges {
         }
         let result = saved.result(&journal).map_err(from_cni)?;
         let list = saved.list(&journal).map_err(from_cni)?;
-        self.described(id, &saved, &list, result.as_ref()).map(Some)
+        let mut found = self.described(id, &saved, &list, result.as_ref())?;
+        if !is_pinned(self.pin, has_net_admin(dirs)) {
+            found.attachment.pin = None;
+        }
+        Ok(Some(found))
     }
 
     /// Removes ends of network devices that belong to no attachment, and a bridge of pods that nobody needs any more. When recovery is complete;

@@ -12,8 +12,14 @@ use crate::base::layout::Layout;
 const GOLDEN: &str = include_str!("golden/journal.json");
 
 fn bridge() -> NativeBridges {
+    bridge_with(PinChoice::default())
+}
+
+fn bridge_with(pin: PinChoice) -> NativeBridges {
     let own = list("switchyard0", "172.26.80.0/20");
-    NativeBridges::new(&NetworkConfig::default(), &own).unwrap()
+    let mut network = NetworkConfig::default();
+    network.bridge.pin = pin;
+    NativeBridges::new(&network, &own).unwrap()
 }
 
 /// The configuration list of a bridge.
@@ -128,11 +134,53 @@ fn attachments_of_all_journals_are_taken_over_and_an_unread_one_is_told() {
     }
 }
 
+/// The journal of a sandbox with what it says of pins.
+fn pinned(said: &str) -> String {
+    let driver = "\"switchyard.driver\":\"native\"";
+    GOLDEN.replacen(driver, &format!("{driver},\"switchyard.pinned\":{said}"), 1)
+}
+
+#[test]
+fn sandbox_is_taken_over_pinned_as_its_journal_its_tasks_and_the_key_say() {
+    use PinChoice::{All, Auto, None as NoPins};
+    let mac = Some("02:42:ac:1a:50:02");
+    let written = ["true", "false"].map(pinned);
+    let [whole, unpinned] = written.each_ref().map(String::as_str);
+    let (cut_off, _) = whole.split_once('\n').unwrap();
+    for (choice, journal, has_net_admin, expected) in [
+        (Auto, whole, false, mac),
+        (Auto, whole, true, None),
+        // Of a version before pins, or of one that pinned none.
+        (Auto, GOLDEN, false, None),
+        (Auto, unpinned, false, None),
+        (Auto, cut_off, false, None),
+        (All, whole, true, mac),
+        (All, GOLDEN, false, None),
+        (NoPins, whole, false, None),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::new(&dir.path().join("state"), &dir.path().join("run"));
+        let dirs = layout.sandbox(SandboxId::random());
+        fs::create_dir_all(&dirs.state).unwrap();
+        fs::write(dirs.cni_journal(), journal).unwrap();
+        if has_net_admin {
+            fs::write(dirs.net_admin_mark(), "").unwrap();
+        }
+        let found = bridge_with(choice).find(&layout, true).unwrap();
+        assert!(!found.has_unread, "{journal}");
+        let pins = found.all.iter().map(|one| one.attachment.pin);
+        let pins: Vec<_> = pins.map(|pin| pin.map(|mac| mac.to_string())).collect();
+        let expected = expected.map(str::to_owned);
+        assert_eq!(pins, [expected], "{choice:?} {has_net_admin} {journal}");
+    }
+}
+
 #[test]
 fn driver_that_nobody_asks_for_is_not_chosen() {
     let bridge = bridge();
     assert!(!bridge.is_wanted() && !bridge.is_chosen());
     assert_eq!((bridge.chosen(), bridge.fault()), ("cni", None));
+    assert_eq!(bridge.pin_fault(), None, "the kernel was not asked");
     assert!(!bridge.in_use.is_cancelled());
 }
 

@@ -23,11 +23,21 @@ const ROUTER: &str = "fe80::7";
 /// An address of nobody, and one whose hardware address the node knows.
 const NOBODY: [&str; 2] = ["10.88.0.99", "fd00:88::99"];
 const KNOWN: &str = "fd00:88::98";
+/// An address that the forger may use, and does not have yet.
+const FREE: &str = "fd00:88::97";
+/// A group that nobody has joined.
+const GROUP: &str = "ff02::1234";
 /// Time in which what is dropped would have arrived.
 const QUIET: Duration = Duration::from_millis(300);
 /// Kinds of messages of neighbour discovery.
 const ADVERTISED_ROUTER: u8 = 134;
 const ADVERTISED_NEIGHBOUR: u8 = 136;
+/// Numbers in the header of IPv6: of ICMP and UDP; and of a message by which one joins a group.
+const ICMP6: u8 = 58;
+const UDP: u8 = 17;
+const JOINED: u8 = 131;
+/// What precedes such a message in its packet: the header of options, with that of looking at the message, and two bytes of padding.
+const LOOK_AT_IT: [u8; 8] = [ICMP6, 0, 5, 2, 0, 0, 1, 0];
 
 /// A node with a bridge, and a container on it.
 struct Wire {
@@ -113,8 +123,7 @@ fn send_forged(source: &str) {
 fn send_discovery(source: &str, kind: u8, body: &[u8]) {
     let socket = raw(AddressFamily::Inet6, SockProtocol::IcmpV6);
     setsockopt(&socket, sockopt::Ipv6Ttl, &255).unwrap();
-    let scope = run("ip", "iproute2", &["-o", "link", "show", "eth0"]);
-    let scope: u32 = scope.split(':').next().unwrap().parse().unwrap();
+    let scope = eth0();
     let address = |text: &str, scope: u32| -> SockaddrIn6 {
         SocketAddrV6::new(text.parse().unwrap(), 0, 0, scope).into()
     };
@@ -125,6 +134,76 @@ fn send_discovery(source: &str, kind: u8, body: &[u8]) {
     message.extend(body);
     let to = address(NODE[1], 0);
     sendto(socket.as_raw_fd(), &message, &to, MsgFlags::empty()).unwrap();
+}
+
+/// The index of the forger's device.
+fn eth0() -> u32 {
+    let shown = run("ip", "iproute2", &["-o", "link", "show", "eth0"]);
+    shown.split(':').next().unwrap().parse().unwrap()
+}
+
+/// Sends a packet of IPv6 from `::`, as before one has an address: options, and a payload of an even length with its sum at an offset.
+fn send_from_nobody(to: &str, protocol: u8, options: &[u8], mut payload: Vec<u8>, sum_at: usize) {
+    let to: Ipv6Addr = to.parse().unwrap();
+    let length = u16::try_from(payload.len()).unwrap();
+    // The addresses, the length and the protocol are summed too.
+    let mut summed = to.octets().to_vec();
+    summed.extend(length.to_be_bytes());
+    summed.extend([0, protocol]);
+    summed.extend(&payload);
+    let words = summed.chunks(2);
+    let sum: u32 = words
+        .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
+        .sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let folded = (folded & 0xffff) + (folded >> 16);
+    let sum = !u16::try_from(folded).unwrap();
+    payload[sum_at..sum_at + 2].copy_from_slice(&sum.to_be_bytes());
+    let first = if options.is_empty() { protocol } else { 0 };
+    let mut packet: Vec<u8> = vec![0x60, 0, 0, 0];
+    let behind = u16::try_from(options.len() + payload.len()).unwrap();
+    packet.extend(behind.to_be_bytes());
+    packet.extend([first, 1]);
+    packet.extend([0; 16]);
+    packet.extend(to.octets());
+    packet.extend(options);
+    packet.extend(payload);
+    let scope = if to.is_multicast() { eth0() } else { 0 };
+    let to = SockaddrIn6::from(SocketAddrV6::new(to, 0, 0, scope));
+    let socket = raw(AddressFamily::Inet6, SockProtocol::Raw);
+    // It fails while the node's hardware address is asked for.
+    let _ = sendto(socket.as_raw_fd(), &packet, &to, MsgFlags::empty());
+}
+
+/// A datagram from nobody to the node.
+fn send_datagram_from_nobody() {
+    let mut datagram = 7_u16.to_be_bytes().to_vec();
+    datagram.extend(SERVED.to_be_bytes());
+    datagram.extend([0, 12, 0, 0]);
+    datagram.extend(b"data");
+    send_from_nobody(NODE[1], UDP, &[], datagram, 6);
+}
+
+/// Whether the forger is told that an address is taken which it is about to use: the node has it. Its question comes from `::`.
+fn is_duplicate_found(wire: &Wire, address: &str) -> bool {
+    ip(&format!("addr add {address}/128 dev sw0 nodad"));
+    wire.inside(&format!("addr add {address}/64 dev eth0"));
+    let words = ["-6", "addr", "show", "dev", "eth0", "to", address];
+    let end = Instant::now() + LONG;
+    let found = loop {
+        let shown = inside(&wire.forger, || run("ip", "iproute2", &words));
+        if shown.contains("dadfailed") {
+            break true;
+        }
+        if !shown.contains("tentative") {
+            break false;
+        }
+        assert!(Instant::now() < end, "{address} is not decided: {shown}");
+        sleep(Duration::from_millis(20));
+    };
+    wire.inside(&format!("addr del {address}/64 dev eth0"));
+    ip(&format!("addr del {address}/128 dev sw0"));
+    found
 }
 
 fn raw(family: AddressFamily, protocol: SockProtocol) -> OwnedFd {
@@ -173,6 +252,14 @@ fn forge(wire: &Wire, succeeds: bool) {
         wire.is_received(1, limit, || send_from(NOBODY[1], 1)),
     );
     wire.inside(&format!("addr del {}/64 dev eth0", NOBODY[1]));
+    is(
+        "sender of IPv6 that is none",
+        wire.is_received(1, limit, send_datagram_from_nobody),
+    );
+    is(
+        "question of a neighbour that is about to use an address",
+        is_duplicate_found(wire, NOBODY[1]),
+    );
     wire.inside("link set eth0 address 02:42:0a:58:00:77");
     is(
         "hardware address",
@@ -227,6 +314,23 @@ fn forge_discovery(wire: &Wire, succeeds: bool) {
 
 /// What a container does that forges nothing.
 fn stay_connected(wire: &Wire) {
+    assert!(
+        is_duplicate_found(wire, FREE),
+        "its own questions are heard"
+    );
+    let join = || {
+        let mut message = vec![JOINED, 0, 0, 0, 0, 0, 0, 0];
+        message.extend(GROUP.parse::<Ipv6Addr>().unwrap().octets());
+        send_from_nobody(GROUP, ICMP6, &LOOK_AT_IT, message, 2);
+    };
+    let is_joined = || {
+        inside(&wire.forger, join);
+        run("bridge", "iproute2", &["mdb", "show"]).contains(GROUP)
+    };
+    assert!(comes_true(true, is_joined), "a group is joined");
+    // The bridge would remember it.
+    ip("link set sw0 type bridge mcast_snooping 0");
+    ip("link set sw0 type bridge mcast_snooping 1");
     for family in NftFamily::ALL {
         let index = usize::from(family == NftFamily::Ip6);
         let node = Host::node(family);
@@ -245,7 +349,7 @@ fn stay_connected(wire: &Wire) {
 }
 
 fn pins() -> BTreeSet<Element> {
-    let addresses = [FORGER[0], FORGER[1], ROUTER].map(|text| text.parse().unwrap());
+    let addresses = [FORGER[0], FORGER[1], ROUTER, FREE].map(|text| text.parse().unwrap());
     port_pins(&bridge("port0"), FORGER_MAC.parse().unwrap(), &addresses)
 }
 

@@ -1,0 +1,74 @@
+//! Tasks on the gateway's own bridge, which send with their own addresses alone unless they have NET_ADMIN.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::json;
+use switchyard_tests::forger::is_heard;
+use switchyard_tests::host::eventually;
+use switchyard_tests::node::TestNode;
+use switchyard_tests::nomad::{Agent, TaskSetup};
+
+/// Time for a datagram that arrives, and for one that does not.
+const LIMIT: Duration = Duration::from_secs(20);
+const QUIET: Duration = Duration::from_millis(400);
+
+/// The network namespaces of the tasks of a node.
+fn namespaces(node: &TestNode) -> Vec<PathBuf> {
+    let all = fs::read_dir(node.root().run().join("ns"));
+    let files = all.into_iter().flatten().flatten();
+    files
+        .map(|entry| entry.path().join("net"))
+        .filter(|netns| netns.exists())
+        .collect()
+}
+
+#[test]
+fn task_sends_with_other_addresses_only_with_net_admin() {
+    let node = TestNode::start_with("[network.bridge]\ndriver = \"native\"\n", |_| {});
+    let agent = Agent::start(node.root(), &json!({ "allow_caps": ["ALL"] }));
+    let gateway = node.root().bridge().gateway();
+    let [a, b, c, _] = gateway.octets();
+    let other = Ipv4Addr::new(a, b, c, 250);
+    for (capabilities, is_forged) in [
+        (json!([]), false),
+        (json!(["net_raw"]), false),
+        (json!(["net_raw", "net_admin"]), true),
+    ] {
+        let config = json!({
+            "image": node.image(), "command": "sleep", "args": ["1000"], "cap_add": capabilities,
+        });
+        let mut task = TaskSetup::new(node.root(), &agent, "web", &config);
+        let started = agent.driver().start(&task.config).expect("it starts");
+        let network = started.network_override.expect("it has an address");
+        let own: Ipv4Addr = network.addr.parse().expect("it is an address");
+        for stage in ["started", "after a restart"] {
+            if stage != "started" {
+                node.daemon().kill9();
+                node.daemon().restart();
+                assert!(
+                    agent.plugin().exit(LIMIT).is_some(),
+                    "a plugin ends with the daemon that was there"
+                );
+                let _ = agent.dispense();
+            }
+            // That of the task before goes behind the answer.
+            assert!(eventually(LIMIT, || namespaces(&node).len() == 1));
+            let netns = namespaces(&node).remove(0);
+            assert!(is_heard(&netns, own, gateway, LIMIT), "{capabilities}");
+            let limit = if is_forged { LIMIT } else { QUIET };
+            let found = is_heard(&netns, other, gateway, limit);
+            assert_eq!(found, is_forged, "{stage}, {capabilities}");
+        }
+        let driver = agent.driver();
+        driver
+            .stop(task.id(), Duration::ZERO, "")
+            .expect("it stops");
+        driver
+            .destroy(task.id(), true)
+            .expect("it can be destroyed");
+        task.remove_cgroups();
+    }
+}
