@@ -56,7 +56,17 @@ impl PrivateRoot {
             fs::create_dir_all(dir).expect("the scratch directory can be written");
         }
         root.network.write_conflist(&root.cni_conf(), false);
+        // Not by keys, which programs of former versions would refuse.
+        fs::write(root.network_defaults(), "version = 1\ndriver = \"cni\"\n")
+            .expect("the scratch directory can be written");
         root
+    }
+
+    /// The daemon's record of the defaults of its networks. All nodes of tests have those of CNI plugins, unless a test removes the file
+    /// before the first start, or sets the keys.
+    #[must_use]
+    pub fn network_defaults(&self) -> PathBuf {
+        self.state().join("network-defaults.toml")
     }
 
     /// The directory that holds everything.

@@ -58,6 +58,8 @@ pub(crate) struct PlannedAttachment {
     owner: Owner,
     /// The host ports that are to be forwarded.
     ports: Vec<PortMapping>,
+    /// True if the network is a bridge of the gateway.
+    is_bridge: bool,
 }
 
 /// Who makes an attachment.
@@ -106,14 +108,18 @@ impl Network {
         wanted: &[IpAddr],
     ) -> Result<PlannedAttachment> {
         let owner = spec.meta.owner;
+        let mut is_bridge = true;
         let (list, is_native) = match &network.link {
             Link::Node => {
                 let list = self.of_node.default_network().await?;
-                let is_bridge = self.of_node.pods().is_some();
+                is_bridge = self.of_node.pods().is_some();
                 let is_native = is_bridge && self.is_native(&list.name)?;
                 (list, is_native)
             }
-            Link::Named(name) => (self.named(name, network).await?, false),
+            Link::Named(name) => {
+                is_bridge = false;
+                (self.named(name, network).await?, false)
+            }
             Link::Bridge => {
                 let is_native = self.is_native(&self.bridge.list().name)?;
                 (self.bridge.list_if_free()?, is_native)
@@ -144,6 +150,7 @@ impl Network {
             by,
             owner,
             ports: network.ports.clone(),
+            is_bridge,
         })
     }
 
@@ -154,7 +161,7 @@ impl Network {
     fn is_native(&self, network: &str) -> Result<bool> {
         let is_native = self.native.is_chosen();
         if !is_native {
-            check_programs(network)?;
+            check_programs(network).map_err(|error| self.native.explain(network, error))?;
         }
         Ok(is_native)
     }
@@ -193,6 +200,7 @@ impl Network {
             by,
             owner,
             ports,
+            is_bridge,
         } = planned;
         // Before they are translated, so that no program gets in between.
         self.keep_ports(id, *owner, ports.iter().map(HostPort::of).collect())
@@ -203,7 +211,14 @@ impl Network {
         let (made, refusal) = match by {
             AttachedBy::Plugins(attachment) => {
                 let made = self.attach_by_plugins(list, attachment, &journal).await;
-                (made, ErrorKind::Internal)
+                let explain = |error| {
+                    if *is_bridge {
+                        self.native.explain(&list.name, error)
+                    } else {
+                        error
+                    }
+                };
+                (made.map_err(explain), ErrorKind::Internal)
             }
             AttachedBy::Daemon(request) => {
                 let attached = self.native.attach(request, list.cni_version, &journal);

@@ -348,7 +348,7 @@ fn shared(one: &Config, other: &Config) -> Vec<String> {
         bridge.name.clone(),
     );
     // Each would restore the tables of the bridge to what it knows itself.
-    let of_both = [bridge.driver, other.network.bridge.driver];
+    let of_both = [bridge.driver(), other.network.bridge.driver()];
     note(
         is_same_bridge && of_both.contains(&BridgeDriverChoice::Native),
         "network.bridge.name, with the driver native",

@@ -159,6 +159,18 @@ pub(in super::super) const TABLE_CHANGED: FindingCode = FindingCode::warning(
     "Published ports, connections to beyond the node, and the protection of 127.0.0.1 of the node may not work. A daemon that runs with the driver native mends this within seconds.",
     "Put rules of your own into a table of your own. If it stays so, look in the daemon's log why it does not mend the table; a table that no container needs any more is removed by `switchyard network clear`.",
 );
+pub(in super::super) const FORMER_NETWORK: FindingCode = FindingCode::note(
+    "SY318",
+    "the node keeps the former defaults of its bridges",
+    "CNI plugins attach tasks, and pods with cri.network = \"bridge\", and containers of all bridges reach each other, as before this version. Nodes that begin with it have the driver native, and their bridges are kept apart.",
+    "To have the same here, write driver = \"native\" into [network.bridge], and isolation = \"bridge\" and direct_routing = false into [network], and restart the daemon; what runs keeps its network. To keep it as it is, write driver = \"cni\", which ends this note.",
+);
+pub(in super::super) const UNKNOWN_NETWORK: FindingCode = FindingCode::error(
+    "SY319",
+    "it is not known which defaults the bridges of this node have",
+    "The next start of the daemon ends with this error: it guesses neither that CNI plugins attach tasks, nor that bridges may reach each other.",
+    "Put the file back from a backup, or set network.bridge.driver, network.isolation and network.direct_routing.",
+);
 
 pub(super) const ALL: &[&FindingCode] = &[
     &CRI_PLUGIN,
@@ -187,4 +199,6 @@ pub(super) const ALL: &[&FindingCode] = &[
     &NATIVE_LACKING,
     &NATIVE_DROPPED,
     &TABLE_CHANGED,
+    &FORMER_NETWORK,
+    &UNKNOWN_NETWORK,
 ];
