@@ -20,6 +20,7 @@ use super::codes::daemon::{
 use super::codes::runtime::NO_SNAPSHOTTER;
 use super::facts::Facts;
 use super::finding::{Finding, Severity};
+use super::network_defaults::{UsedDefaults, load_settled};
 use super::pod_bridge::has_pods_on_bridge;
 use super::view::FileKind;
 
@@ -280,10 +281,17 @@ fn start(facts: &Facts) -> Vec<Finding> {
     let Some(next) = &facts.next else {
         return Vec::new();
     };
-    let faults = match facts.view.load(next) {
-        Ok(loaded) => {
+    let faults = match load_settled(&*facts.view, next, None) {
+        Ok((loaded, used)) => {
             let config = loaded.effective.config;
-            facts.view.start_faults(&config, &next.env)
+            let mut faults = facts.view.start_faults(&config, &next.env);
+            // Unless that is a finding about the sources of the process that runs.
+            if let UsedDefaults::Unknown(why) = used
+                && !matches!(facts.network_defaults, UsedDefaults::Unknown(_))
+            {
+                faults.push(why);
+            }
+            faults
         }
         // The unit has got a variable or an argument that the process which runs does not have.
         Err(error) => vec![report(&error)],

@@ -130,7 +130,7 @@ impl Facts {
     }
 
     fn load(&mut self, sources: &Sources, in_force: Option<&Config>) {
-        match load_settled(&*self.view, sources) {
+        match load_settled(&*self.view, sources, in_force) {
             Ok((loaded, used)) => {
                 self.network_defaults = used;
                 self.config = loaded.effective.config;
@@ -172,7 +172,7 @@ impl Facts {
         let daemons = all.filter(move |process| is_daemon(process) && Some(process.pid) != but);
         daemons.take(DAEMONS_MAX).filter_map(move |process| {
             let sources = sources_of(&*self.view, process).ok()?;
-            let (loaded, _) = load_settled(&*self.view, &sources).ok()?;
+            let (loaded, _) = load_settled(&*self.view, &sources, None).ok()?;
             Some((process.pid, loaded.effective.config))
         })
     }

@@ -1,6 +1,8 @@
 //! The configuration of a node with the defaults of its networks, as the daemon's next start settles them.
 
-use switchyard_config::{ConfigError, Loaded, NetworkDefaults, SettleError, Sources};
+use switchyard_config::{
+    Config, ConfigError, Loaded, NetworkConfig, NetworkDefaults, SettleError, Sources,
+};
 use switchyard_linux::report;
 
 use super::view::NodeView;
@@ -16,10 +18,12 @@ pub(super) enum UsedDefaults {
     Unknown(String),
 }
 
-/// The configuration of these sources, with what this node has where they set nothing.
+/// The configuration of these sources, with what this node has where they set nothing; while that is not known, with what is in force in the
+/// daemon that they are of.
 pub(super) fn load_settled(
     view: &dyn NodeView,
     sources: &Sources,
+    in_force: Option<&Config>,
 ) -> Result<(Loaded, UsedDefaults), ConfigError> {
     let mut loaded = view.load(sources)?;
     let config = &loaded.effective.config;
@@ -35,7 +39,20 @@ pub(super) fn load_settled(
         UsedDefaults::None
     };
     match loaded.effective.settle_as(found) {
-        Err(SettleError::Config(error)) => Err(error),
-        Ok(()) | Err(SettleError::Defaults(_)) => Ok((loaded, used)),
+        Ok(()) => {}
+        Err(SettleError::Config(error)) => return Err(error),
+        Err(SettleError::Defaults(_)) => {
+            if let Some(in_force) = in_force {
+                take_unset(&mut loaded.effective.config.network, &in_force.network);
+            }
+        }
     }
+    Ok((loaded, used))
+}
+
+/// Sets the keys that no source sets to what they are in the other configuration. Pure.
+fn take_unset(network: &mut NetworkConfig, other: &NetworkConfig) {
+    network.bridge.driver = network.bridge.driver.or(other.bridge.driver);
+    network.isolation = network.isolation.or(other.isolation);
+    network.direct_routing = network.direct_routing.or(other.direct_routing);
 }

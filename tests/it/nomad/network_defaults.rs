@@ -127,7 +127,7 @@ fn new_node_needs_no_plugins_and_its_bridges_do_not_reach_each_other() {
     task.remove_cgroups();
 }
 
-/// Each of these is all that is left of a former version.
+/// The directory of leases is all that is left of it.
 #[test]
 fn node_of_a_former_version_stays_as_it_is_until_its_keys_are_set() {
     let node = TestNode::start_with("", |root| {

@@ -316,3 +316,59 @@ fn plugins_are_missed_only_where_the_node_needs_them() {
         .collect();
     assert_eq!(codes, ["SY304", "SY318"]);
 }
+
+/// The codes about the network on a node without the plugin `firewall`, whose daemon has this in force.
+fn without_firewall(found: Result<FoundDefaults, io::ErrorKind>, in_force: Option<&str>) -> String {
+    let report = look(|node| {
+        node.network_defaults = found;
+        node.in_force = in_force.map(str::to_owned);
+        node.remove("/usr/lib/cni/firewall");
+    });
+    let codes = report.findings.iter().map(|one| one.code.as_str());
+    let codes: Vec<&str> = codes.filter(|code| code.starts_with("SY3")).collect();
+    codes.join(" ")
+}
+
+#[test]
+fn what_is_not_known_of_the_node_is_as_in_the_daemon_that_runs() {
+    let native = "version = 1\n[network]\nisolation = \"bridge\"\ndirect_routing = false\n[network.bridge]\ndriver = \"native\"\n";
+    let cni = "version = 1\n[network.bridge]\ndriver = \"cni\"\n";
+    let denied = Err(io::ErrorKind::PermissionDenied);
+    let unread = Err(io::ErrorKind::InvalidData);
+    let former = Ok(FoundDefaults::Recorded(NetworkDefaults::Cni));
+    for (found, in_force, expected) in [
+        (denied, Some(native), ""),
+        (denied, Some(cni), "SY304"),
+        (denied, None, "SY304"),
+        (unread, Some(native), "SY319"),
+        (unread, Some(cni), "SY304 SY319"),
+        // A daemon of an earlier version, which has no such keys.
+        (unread, Some("version = 1\n"), "SY304 SY319"),
+        // What the next start has is known.
+        (former, Some(native), "SY304 SY318"),
+    ] {
+        assert_eq!(without_firewall(found, in_force), expected, "{in_force:?}");
+    }
+}
+
+#[test]
+fn next_start_is_judged_with_the_defaults_of_the_node() {
+    let next = |found| {
+        move |node: &mut TestNode| {
+            node.network_defaults = found;
+            let unit = format!(
+                "LoadState=loaded\nMainPID={DAEMON}\n\
+                 Environment=SWITCHYARD_LOGKEEPER__MODE=external SWITCHYARD_NETWORK__ISOLATION=bridge\n"
+            );
+            node.command("systemctl show --property=Environment", &unit);
+        }
+    };
+    let recorded = |defaults| Ok(FoundDefaults::Recorded(defaults));
+    check(next(recorded(NetworkDefaults::Native)), &[]);
+    let expected = ["SY318 note", "SY817 error"];
+    let found = check(next(recorded(NetworkDefaults::Cni)), &expected);
+    let of_start = found.iter().find(|one| one.code == "SY817").unwrap();
+    assert!(of_start.found.contains("network.isolation"), "{found:?}");
+    // It is one finding, not two.
+    check(next(Err(io::ErrorKind::InvalidData)), &["SY319 error"]);
+}
