@@ -162,8 +162,8 @@ pub(in super::super) const TABLE_CHANGED: FindingCode = FindingCode::warning(
 pub(in super::super) const FORMER_NETWORK: FindingCode = FindingCode::note(
     "SY318",
     "the node keeps the former defaults of its bridges",
-    "CNI plugins attach tasks, and pods with cri.network = \"bridge\", and containers of all bridges reach each other, as before this version. Nodes that begin with it have the driver native, and their bridges are kept apart.",
-    "To have the same here, write driver = \"native\" into [network.bridge], and isolation = \"bridge\" and direct_routing = false into [network], and restart the daemon; what runs keeps its network. To keep it as it is, write driver = \"cni\", which ends this note.",
+    "What the configuration does not set is as before this version: CNI plugins attach tasks, and pods with cri.network = \"bridge\", containers of all bridges reach each other, and other machines that have a route reach them. Nodes that begin with it have the driver native, and their bridges are kept apart.",
+    "To have the same here, write driver = \"native\" into [network.bridge], and isolation = \"bridge\" and direct_routing = false into [network], and restart the daemon; what runs keeps its network. To keep it as it is, write the three values that were found, which ends this note; of driver = \"cni\" the other two follow.",
 );
 pub(in super::super) const UNKNOWN_NETWORK: FindingCode = FindingCode::error(
     "SY319",
