@@ -30,7 +30,7 @@ remove_all() {
         remove_runtime
         unmount_below "$state" "$run"
     fi
-    remove_network
+    remove_network "$whole"
     if [[ $whole ]]; then
         rm -rf --one-file-system "$run"
         say "Removed: pods, Nomad's agent and tasks, the swarm, daemon, containerd, registry, bridges, $run."
@@ -209,6 +209,7 @@ unmount_below() {
     done
 }
 
+# remove_network WHOLE: removes bridges, and what was made for them. The tables of a user's own instance stay.
 remove_network() {
     local name port addresses
     for name in "$bridge" "$task_bridge"; do
@@ -221,11 +222,24 @@ remove_network() {
             ip link delete "$name"
         fi
     done
+    if [[ $1 ]]; then
+        remove_tables
+    fi
     if command -v iptables-save >/dev/null; then
         remove_rules "$network"
         remove_rules "$task_bridge"
         addresses=$(find "$own/cni/ipam" -type f -name '[0-9]*' -printf '%f\n' 2>/dev/null || true)
         remove_firewall "$addresses"
+    fi
+}
+
+# remove_tables: removes the tables of nf_tables that the daemon has made for its bridges if its driver is native, and the rules in FORWARD for
+# them. Its containers have ended, but records and elements of those that were killed are still there.
+remove_tables() {
+    if [[ ! -x $binary ]]; then
+        say "Tables of nf_tables may stay, since the build is gone: nft list tables; those of this script begin with switchyard_swy_quick."
+    elif ! "$binary" network clear --force --config "$config" --socket "$run/admin.sock" >/dev/null; then
+        say "Not all tables are removed: see the message above, and $binary network show."
     fi
 }
 

@@ -50,7 +50,8 @@ impl CallerFixture {
 
     /// With this driver of the gateway's own bridge.
     async fn with_driver(driver: BridgeDriverChoice) -> Self {
-        let fixture = || BackendFixture::with(|settings| settings.network.bridge.driver = driver);
+        let fixture =
+            || BackendFixture::with(|settings| settings.network.bridge.driver = Some(driver));
         Self::with_fixture(tokio::task::block_in_place(fixture)).await
     }
 

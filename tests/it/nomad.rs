@@ -8,6 +8,7 @@ mod go_host;
 mod images;
 mod kills;
 mod launchers;
+mod network_defaults;
 mod networks;
 mod options;
 mod pins;

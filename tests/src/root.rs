@@ -56,7 +56,21 @@ impl PrivateRoot {
             fs::create_dir_all(dir).expect("the scratch directory can be written");
         }
         root.network.write_conflist(&root.cni_conf(), false);
+        root.write_network_defaults();
         root
+    }
+
+    /// Not by keys, which programs of former versions would refuse.
+    fn write_network_defaults(&self) {
+        fs::write(self.network_defaults(), "version = 1\ndriver = \"cni\"\n")
+            .expect("the scratch directory can be written");
+    }
+
+    /// The daemon's record of the defaults of its networks. All nodes of tests have those of CNI plugins, unless a test removes the file
+    /// before the first start, or sets the keys.
+    #[must_use]
+    pub fn network_defaults(&self) -> PathBuf {
+        self.state().join("network-defaults.toml")
     }
 
     /// The directory that holds everything.
@@ -91,7 +105,15 @@ impl PrivateRoot {
             Some(options),
         )
         .expect("root can mount a tmpfs");
+        self.cover(dir);
+    }
+
+    /// Notes that a disk is mounted there, which hides what was there.
+    fn cover(&self, dir: &Path) {
         self.disks.lock().push(dir.to_owned());
+        if dir == self.state() {
+            self.write_network_defaults();
+        }
     }
 
     /// Mounts a disk with ext4 on a directory.
@@ -102,7 +124,7 @@ impl PrivateRoot {
     #[must_use]
     pub fn ext4_disk(&self, dir: &Path) -> Ext4Disk {
         let disk = Ext4Disk::mounted(self.path().join("disk.img"), dir);
-        self.disks.lock().push(dir.to_owned());
+        self.cover(dir);
         disk
     }
 

@@ -59,6 +59,8 @@ pub(crate) struct PlannedAttachment {
     owner: Owner,
     /// The host ports that are to be forwarded.
     ports: Vec<PortMapping>,
+    /// True if the network is a bridge of the gateway.
+    is_bridge: bool,
 }
 
 /// Who makes an attachment.
@@ -125,14 +127,18 @@ impl Network {
         wanted: &[IpAddr],
     ) -> Result<PlannedAttachment> {
         let owner = spec.meta.owner;
+        let mut is_bridge = true;
         let (list, is_native) = match &network.link {
             Link::Node => {
                 let list = self.of_node.default_network().await?;
-                let is_bridge = self.of_node.pods().is_some();
+                is_bridge = self.of_node.pods().is_some();
                 let is_native = is_bridge && self.is_native(&list.name)?;
                 (list, is_native)
             }
-            Link::Named(name) => (self.named(name, network).await?, false),
+            Link::Named(name) => {
+                is_bridge = false;
+                (self.named(name, network).await?, false)
+            }
             Link::Bridge => {
                 let is_native = self.is_native(&self.bridge.list().name)?;
                 (self.bridge.list_if_free().await?, is_native)
@@ -159,6 +165,7 @@ impl Network {
             attachment: Box::new(attachment),
             owner,
             ports: network.ports.clone(),
+            is_bridge,
         };
         self.save(&planned, &dirs.cni_journal()).await?;
         Ok(planned)
@@ -173,6 +180,7 @@ impl Network {
             attachment,
             owner: _,
             ports: _,
+            is_bridge: _,
         } = planned;
         match by {
             AttachedBy::Plugins => {
@@ -193,7 +201,7 @@ impl Network {
     fn is_native(&self, network: &str) -> Result<bool> {
         let is_native = self.native.is_chosen();
         if !is_native {
-            check_programs(network)?;
+            check_programs(network).map_err(|error| self.native.explain(network, error))?;
         }
         Ok(is_native)
     }
@@ -235,6 +243,7 @@ impl Network {
             attachment: _,
             owner,
             ports,
+            is_bridge: _,
         } = planned;
         // Before they are translated, so that no program gets in between.
         self.keep_ports(id, *owner, ports.iter().map(HostPort::of).collect())
@@ -279,8 +288,14 @@ impl Network {
         let list = &planned.list;
         match &planned.by {
             AttachedBy::Plugins => {
-                self.attach_by_plugins(list, &planned.attachment, journal)
-                    .await
+                let made = self.attach_by_plugins(list, &planned.attachment, journal);
+                made.await.map_err(|error| {
+                    if planned.is_bridge {
+                        self.native.explain(&list.name, error)
+                    } else {
+                        error
+                    }
+                })
             }
             AttachedBy::Daemon(request) => {
                 let attached = self.native.attach(request, list.cni_version, journal);

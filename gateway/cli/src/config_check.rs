@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use switchyard_config::{self as config, Config, ConfigError, DEFAULT_FILE, Loaded, Sources};
+use switchyard_config::{
+    self as config, Config, ConfigError, DEFAULT_FILE, Loaded, SettleError, Sources,
+};
 use switchyard_daemon::start_check::{self, StartFault};
 use switchyard_doctor::{LoadedUnit, LocalNode, UNIT};
 use switchyard_linux::report;
@@ -88,6 +90,17 @@ pub(super) fn check(args: &CheckArgs) -> Result<(), CliError> {
     Ok(())
 }
 
+/// Checks the configuration with the defaults of the networks of this node, as the next start does. Root alone may read what says them.
+///
+/// # Errors
+/// [`SettleError`]: the daemon would not start.
+fn settle(loaded: &Loaded) -> Result<(), SettleError> {
+    match loaded.effective.clone().settle_here() {
+        Err(SettleError::Defaults(error)) if error.is_denied() => Ok(()),
+        settled => settled,
+    }
+}
+
 /// The texts of the faults of a start, but for groups and features of the kernel, of which the doctor has findings of their own.
 pub(super) fn other_faults(config: &Config, environment: &[(String, String)]) -> Vec<String> {
     let Err(faults) = start_check::check(config, environment) else {
@@ -135,6 +148,7 @@ impl NextStart {
         }
         let sources = Self::sources(unit)?;
         let loaded = load(&sources)?;
+        settle(&loaded)?;
         start_check::check(&loaded.effective.config, &sources.env)?;
         let is_understood = ServeArgs::of_words(&unit.arguments).is_some();
         let unknown_arguments = (!is_understood).then(|| {
@@ -248,6 +262,26 @@ mod tests {
             &[],
             "nomad.socket_group: group \"no-such-group\"",
         );
+    }
+
+    #[test]
+    fn start_that_would_end_for_want_of_the_node_s_defaults_is_refused() {
+        let state = tempfile::tempdir().unwrap();
+        let record = config::network_defaults_file(state.path());
+        let text = |keys: &str| {
+            let state = state.path();
+            format!("version = 1\n[paths]\nstate = {state:?}\n{keys}")
+        };
+        // Nothing is decided here.
+        assert!(verdict(&text(""), &[]).is_ok());
+        assert!(!record.exists());
+        std::fs::write(&record, "nonsense").unwrap();
+        refused(&text(""), &[], "network-defaults.toml");
+        assert!(verdict(&text("[network.bridge]\ndriver = \"cni\"\n"), &[]).is_ok());
+        let former = config::encode_network_defaults(config::NetworkDefaults::Cni);
+        std::fs::write(&record, former).unwrap();
+        let isolated = text("[network]\nisolation = \"bridge\"\n");
+        refused(&isolated, &[], "config.toml:5: network.isolation");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use switchyard_config::ConfigError;
+use switchyard_config::{ConfigError, SettleError};
 use switchyard_daemon::detach::DetachError;
 use switchyard_daemon::serve::ServeError;
 use switchyard_daemon::start_check::StartFaults;
@@ -17,6 +17,8 @@ use crate::{cri, daemon, exec, logs, network, nomad, package};
 pub(crate) enum CliError {
     #[error(transparent)]
     Config(#[from] ConfigError),
+    #[error(transparent)]
+    Settle(#[from] SettleError),
     #[error(transparent)]
     Set(#[from] MalformedSet),
     #[error(transparent)]

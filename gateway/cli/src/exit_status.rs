@@ -25,9 +25,11 @@ pub(super) fn of(error: &CliError) -> u8 {
             Outlook::Unknown => Outlook::Permanent,
             outlook @ (Outlook::Permanent | Outlook::Passing) => outlook,
         },
-        CliError::Config(_) | CliError::Set(_) | CliError::Start(_) | CliError::UnitFile { .. } => {
-            Outlook::Permanent
-        }
+        CliError::Config(_)
+        | CliError::Settle(_)
+        | CliError::Set(_)
+        | CliError::Start(_)
+        | CliError::UnitFile { .. } => Outlook::Permanent,
         CliError::Serve(error) => error.outlook(),
         CliError::Logkeeper(error) => of_logkeeper(error),
         CliError::Unit(_)

@@ -376,8 +376,9 @@ fn config_command(command: ConfigCommand) -> Result<(), CliError> {
             running: false,
             socket: _,
         } => {
-            let loaded = config::load_for_start(&args.sources()?)?;
+            let mut loaded = config::load_for_start(&args.sources()?)?;
             config_files::warn(&loaded)?;
+            config_files::settle(&mut loaded.effective)?;
             print(loaded.effective.dump(origin))?;
         }
         ConfigCommand::Reload(target) => block_on(settings::reload(&target))??,

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
+use switchyard_containerd::config::NetworkDefaults;
 use switchyard_operator_api::{Change, Effect};
 use toml::{Table, Value};
 
@@ -31,6 +32,8 @@ pub struct Effective {
     pub(super) values: Table,
     /// The sources of the values that are no tables.
     pub(super) origins: BTreeMap<Vec<String>, Location>,
+    /// The defaults of the node's networks, once they are settled.
+    pub(super) network_defaults: Option<NetworkDefaults>,
 }
 
 /// The result of a comparison.
@@ -46,8 +49,9 @@ impl Effective {
     /// Computes the result of a reload of this configuration, if the sources hold `new` now.
     ///
     /// # Errors
-    /// The changes that need no restart are invalid without the others; the message says so.
+    /// The changes that need no restart are invalid without the others; the message says so. Or `new` is invalid on this node.
     pub fn reload(&self, new: &Self) -> Result<Reload, ConfigError> {
+        let new = &self.settled_alike(new)?;
         let before = leaves(&self.values, is_runtime);
         let after = leaves(&new.values, is_runtime);
         let paths: BTreeSet<&Vec<String>> = before.keys().chain(after.keys()).collect();

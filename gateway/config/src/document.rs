@@ -22,6 +22,8 @@ pub enum Location {
     Env(String),
     /// A command line flag.
     Flag(String),
+    /// The default of this node, which this file says.
+    Node(PathBuf),
 }
 
 impl fmt::Display for Location {
@@ -31,6 +33,7 @@ impl fmt::Display for Location {
             Self::File { path, line } => write!(f, "{}:{line}", path.display()),
             Self::Env(name) => write!(f, "environment variable {name}"),
             Self::Flag(flag) => write!(f, "flag {flag}"),
+            Self::Node(file) => write!(f, "default of this node: {}", file.display()),
         }
     }
 }

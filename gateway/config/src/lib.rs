@@ -14,6 +14,7 @@ mod limits;
 mod load;
 mod migrate;
 mod nearest;
+mod network_defaults;
 mod removed;
 mod renamed;
 mod sections;
@@ -31,6 +32,10 @@ pub use document::Location;
 pub use error::ConfigError;
 pub use load::{DEFAULT_FILE, Flag, Loaded, Sources, load, load_for_start};
 pub use migrate::{Migrated, migrate};
+pub use network_defaults::{
+    DefaultsError, FoundDefaults, RecordError, SettleError, encode_network_defaults,
+    find_network_defaults, network_defaults_file,
+};
 pub use sections::{
     Config, CriConfig, DOCUMENTED, ExecConfig, LogkeeperConfig, ManagedConfig, NomadConfig,
     PathsConfig, StreamingConfig, VERSION, admin_socket, nomad_socket,
@@ -38,8 +43,8 @@ pub use sections::{
 pub use swarm::SwarmConfig;
 pub use switchyard_containerd::config::{
     AdvisoriesConfig, CgroupConfig, ContainerdConfig as Containerd, ContainerdMode,
-    DevicesConfig as DescribedDevices, ImagesConfig, NetworkConfig, PodNetworkChoice, ProxyPlugin,
-    RecoveryConfig, RegistryConfig,
+    DevicesConfig as DescribedDevices, ImagesConfig, NetworkConfig, NetworkDefaults,
+    PodNetworkChoice, ProxyPlugin, RecoveryConfig, RegistryConfig,
 };
 pub use switchyard_cri::UnsetSeccomp;
 pub use switchyard_device_host::Config as DeviceHost;

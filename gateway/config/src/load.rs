@@ -182,6 +182,7 @@ fn load_with(
             config,
             values,
             origins,
+            network_defaults: None,
         },
         files,
         overridden,

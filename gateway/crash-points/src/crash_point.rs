@@ -433,6 +433,10 @@ crash_points! {
     }
     /// The first start of the daemon in a directory. Later operations reach some of these too.
     FirstStart {
+        /// The temporary file of the record that says which defaults the networks of the node have is written.
+        DefaultsDrafted: Kill,
+        /// That record is in its place.
+        DefaultsRecorded: Kill,
         /// The temporary file of a small file is written.
         FileDrafted: Kill,
         /// It is renamed to its path.

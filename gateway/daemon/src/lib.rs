@@ -32,6 +32,7 @@ pub mod gate;
 pub mod layer;
 pub mod lock;
 pub mod managed;
+pub mod network_defaults;
 mod node_events;
 pub mod reload;
 pub mod reports;

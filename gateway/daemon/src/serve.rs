@@ -1,7 +1,7 @@
 //! `switchyard serve`: starts the parts of the daemon in order, and stops them.
 //!
-//! Start: directories → locks → record of the daemon → sockets, those of the predecessor if it has left some (calls
-//! queue) → backend → admin HTTP (alive, not ready) → managed containerd and logkeeper → frontends (requests wait,
+//! Start: directories → locks → defaults of the node's networks → record of the daemon → sockets, those of the predecessor if
+//! it has left some (calls queue) → backend → admin HTTP (alive, not ready) → managed containerd and logkeeper → frontends (requests wait,
 //! queries of the daemon's status are answered) → recovery → ready. Stop: no new requests → running operations end, then
 //! the watches, then the backend's cleanup, all by one deadline → sockets that the logkeeper does not keep are removed.
 //! What is still at work then ends with the process, as at a kill. Containers, containerd, the logkeeper and CNI plugins
@@ -39,6 +39,7 @@ use crate::device_parts::{DeviceContext, DeviceParts};
 use crate::lock::{DirLocks, LockError};
 use crate::managed::restart::KeptListeners;
 use crate::managed::{State, make_dir};
+use crate::network_defaults;
 use crate::reload::{ReloadedParts, Reloader};
 use crate::reports::DeviceReport;
 use crate::run_file::RunFile;
@@ -116,7 +117,7 @@ fn raise_file_limit() {
 /// # Errors
 /// [`ServeError`]; processes that it started keep running.
 pub async fn run(
-    loaded: Loaded,
+    mut loaded: Loaded,
     connect: impl FnOnce(&Config, Arc<dyn BackendObserver>) -> switchyard_core::Result<ConnectedBackend>,
     exe: &Path,
     log_level: LogLevel,
@@ -125,16 +126,17 @@ pub async fn run(
     locks: &mut DirLocks,
 ) -> Result<(), ServeError> {
     let begin = Instant::now();
-    let config = Arc::new(loaded.effective.config.clone());
     tracing::info!(
         version = VERSION,
         pid = std::process::id(),
         files = ?loaded.files,
         "switchyard starts"
     );
-    let (reloader, reloads) = Reloader::new(loaded);
     raise_file_limit();
-    take_directories(&config, locks)?;
+    take_directories(&loaded.effective.config, locks)?;
+    network_defaults::settle(&mut loaded.effective)?;
+    let config = Arc::new(loaded.effective.config.clone());
+    let (reloader, reloads) = Reloader::new(loaded);
     let begin = StartTimes::locked_now(begin);
     follow_signals(&shutdown, &reloader)?;
 

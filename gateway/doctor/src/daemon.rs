@@ -20,6 +20,7 @@ use super::codes::daemon::{
 use super::codes::runtime::NO_SNAPSHOTTER;
 use super::facts::Facts;
 use super::finding::{Finding, Severity};
+use super::network_defaults::{UsedDefaults, load_settled};
 use super::pod_bridge::has_pods_on_bridge;
 use super::view::FileKind;
 
@@ -280,10 +281,17 @@ fn start(facts: &Facts) -> Vec<Finding> {
     let Some(next) = &facts.next else {
         return Vec::new();
     };
-    let faults = match facts.view.load(next) {
-        Ok(loaded) => {
+    let faults = match load_settled(&*facts.view, next, None) {
+        Ok((loaded, used)) => {
             let config = loaded.effective.config;
-            facts.view.start_faults(&config, &next.env)
+            let mut faults = facts.view.start_faults(&config, &next.env);
+            // Unless that is a finding about the sources of the process that runs.
+            if let UsedDefaults::Unknown(why) = used
+                && !matches!(facts.network_defaults, UsedDefaults::Unknown(_))
+            {
+                faults.push(why);
+            }
+            faults
         }
         // The unit has got a variable or an argument that the process which runs does not have.
         Err(error) => vec![report(&error)],
@@ -348,7 +356,7 @@ fn shared(one: &Config, other: &Config) -> Vec<String> {
         bridge.name.clone(),
     );
     // Each would restore the tables of the bridge to what it knows itself.
-    let of_both = [bridge.driver, other.network.bridge.driver];
+    let of_both = [bridge.driver(), other.network.bridge.driver()];
     note(
         is_same_bridge && of_both.contains(&BridgeDriverChoice::Native),
         "network.bridge.name, with the driver native",

@@ -13,6 +13,7 @@ use switchyard_linux::services::NodeService;
 use switchyard_operator_api::{DevicesView, Overridden, StatusReport, SwarmView};
 
 use super::local::PROGRAM_DIRS;
+use super::network_defaults::{UsedDefaults, load_settled};
 use super::unit::{LoadedUnit, variable_of};
 use super::view::{FILE_MAX, NodeView, ProcessFacts};
 
@@ -47,8 +48,7 @@ pub struct DoctorRequest {
 pub(super) struct Facts {
     /// The node.
     pub(super) view: Arc<dyn NodeView>,
-    /// The configuration of the sources; if they are invalid, or those of the daemon are not known, the one in force, or
-    /// the defaults.
+    /// The configuration of the sources; if they are invalid, or those of the daemon are not known, the one in force, or the defaults.
     pub(super) config: Config,
     /// The one in force in the daemon, which says where it serves; while that is not known, [`Facts::config`].
     pub(super) served: Config,
@@ -60,6 +60,8 @@ pub(super) struct Facts {
     pub(super) ignored: Vec<String>,
     /// Values of files that have no effect.
     pub(super) overridden: Vec<Overridden>,
+    /// The defaults of the node's networks.
+    pub(super) network_defaults: UsedDefaults,
     /// The daemon's admin socket.
     pub(super) admin_socket: PathBuf,
     /// The daemon's status, or why there is none.
@@ -114,6 +116,7 @@ impl Facts {
             warnings: Vec::new(),
             ignored: Vec::new(),
             overridden: Vec::new(),
+            network_defaults: UsedDefaults::None,
             admin_socket,
             status,
             processes,
@@ -127,8 +130,9 @@ impl Facts {
     }
 
     fn load(&mut self, sources: &Sources, in_force: Option<&Config>) {
-        match self.view.load(sources) {
-            Ok(loaded) => {
+        match load_settled(&*self.view, sources, in_force) {
+            Ok((loaded, used)) => {
+                self.network_defaults = used;
                 self.config = loaded.effective.config;
                 self.warnings = loaded.warnings;
                 self.ignored = loaded.ignored;
@@ -168,7 +172,7 @@ impl Facts {
         let daemons = all.filter(move |process| is_daemon(process) && Some(process.pid) != but);
         daemons.take(DAEMONS_MAX).filter_map(move |process| {
             let sources = sources_of(&*self.view, process).ok()?;
-            let loaded = self.view.load(&sources).ok()?;
+            let (loaded, _) = load_settled(&*self.view, &sources, None).ok()?;
             Some((process.pid, loaded.effective.config))
         })
     }
@@ -466,8 +470,7 @@ fn program_dirs(environment: &[(String, String)]) -> Vec<PathBuf> {
     dirs
 }
 
-/// The process of the daemon that serves this admin socket by its configuration; if that is not known of any, the only daemon
-/// of the node.
+/// The process of the daemon that serves this admin socket by its configuration; if that is not known of any, the only daemon of the node.
 #[must_use]
 pub fn daemon_at(view: &dyn NodeView, admin_socket: &Path) -> Option<u32> {
     let processes = view.processes();
@@ -491,9 +494,6 @@ pub fn daemon_at(view: &dyn NodeView, admin_socket: &Path) -> Option<u32> {
 
 /// Returns whether the arguments of a process are those of a daemon.
 fn is_daemon(process: &ProcessFacts) -> bool {
-    process.name() == "switchyard"
-        && process
-            .args
-            .get(1)
-            .is_some_and(|command| command == "serve")
+    let command = process.args.get(1);
+    process.name() == "switchyard" && command.is_some_and(|command| command == "serve")
 }

@@ -1,7 +1,7 @@
 //! Looks at a node and says what is wrong or will be: `switchyard doctor`.
 //!
 //! ```text
-//! run ──► facts           configuration, daemon's answers, processes: once
+//! run ──► facts           configuration (with network_defaults), daemon's answers, processes: once
 //!   ├──► kernel, features, cgroups (with selinux), storage, systemd   1xx
 //!   ├──► containerd                          2xx
 //!   ├──► network, native, families, name_servers, addresses, address_use (with pod_bridge)   3xx
@@ -44,6 +44,7 @@ mod local;
 mod name_servers;
 mod native;
 mod network;
+mod network_defaults;
 mod node_devices;
 mod nomad;
 pub mod outside;

@@ -14,7 +14,7 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::geteuid;
 use parking_lot::Mutex;
 use switchyard_config as config;
-use switchyard_config::{Config, ConfigError, Loaded, Sources};
+use switchyard_config::{Config, ConfigError, DefaultsError, FoundDefaults, Loaded, Sources};
 use switchyard_linux::host_features::HostFeatures;
 use switchyard_linux::report;
 use switchyard_network::nft::{NftError, NftTables};
@@ -207,6 +207,10 @@ impl NodeView for LocalNode {
 
     fn load(&self, sources: &Sources) -> Result<Loaded, ConfigError> {
         config::load_for_start(sources)
+    }
+
+    fn network_defaults(&self, state: &Path) -> Result<FoundDefaults, DefaultsError> {
+        config::find_network_defaults(state)
     }
 
     fn ask(&self, socket: &Path, page: &str) -> Result<Vec<u8>, String> {

@@ -3,16 +3,20 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use switchyard_config::NetworkDefaults;
 use switchyard_core::spec::Subnet;
 use switchyard_network::iptables::accept_conditions;
 
-use super::codes::runtime::{NATIVE_DROPPED, NATIVE_LACKING, TABLE_CHANGED};
+use super::codes::runtime::{
+    FORMER_NETWORK, NATIVE_DROPPED, NATIVE_LACKING, TABLE_CHANGED, UNKNOWN_NETWORK,
+};
 use super::facts::Facts;
 use super::families::{of_own_bridge, of_pod_bridge};
 use super::finding::Finding;
 use super::kernel::Modules;
 use super::network::{Accepted, FILTERS, Filter, forward_rules, has_nf_tables};
-use super::pod_bridge::{bridge_ranges, own_ranges};
+use super::network_defaults::UsedDefaults;
+use super::pod_bridge::{bridge_ranges, has_pods_on_bridge, own_ranges};
 
 /// The feature by which the daemon says whether the kernel can do all of it.
 pub(super) const NATIVE_BRIDGE: &str = "native_bridge";
@@ -48,6 +52,7 @@ const RESTART: &str = "systemctl restart switchyard";
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     // Tables stay when the driver is another one by now.
     let mut found: Vec<Finding> = changed(facts).into_iter().collect();
+    found.extend(defaults(facts));
     if !facts.config.network.bridge.is_native() {
         return found;
     }
@@ -75,6 +80,27 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
         found.extend(filters.filter_map(|filter| dropped(facts, filter, bridge)));
     }
     found
+}
+
+/// Says what the bridges of the node have by default, where that is not what new nodes have.
+fn defaults(facts: &Facts) -> Option<Finding> {
+    let config = &facts.config;
+    let has_bridge = config.nomad.enabled || config.swarm.enabled || has_pods_on_bridge(config);
+    match &facts.network_defaults {
+        UsedDefaults::Known(NetworkDefaults::Cni) if has_bridge => {
+            let network = &config.network;
+            let found = format!(
+                "driver {}, isolation {}, direct_routing {}",
+                network.bridge.driver().name(),
+                network.isolation().name(),
+                network.direct_routing()
+            );
+            let finding = Finding::new(&FORMER_NETWORK, found);
+            Some(finding.command("switchyard config dump --origin"))
+        }
+        UsedDefaults::Unknown(why) => Some(Finding::new(&UNKNOWN_NETWORK, why)),
+        UsedDefaults::None | UsedDefaults::Known(_) => None,
+    }
 }
 
 /// Returns whether containers are connected to a bridge.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use switchyard_config as config;
-use switchyard_config::{Config, ConfigError, Loaded, Sources};
+use switchyard_config::{Config, ConfigError, DefaultsError, FoundDefaults, Loaded, Sources};
 use switchyard_operator_api::VERSION;
 use switchyard_operator_api::programs::ProgramView;
 use switchyard_operator_api::{

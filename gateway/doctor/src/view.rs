@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use switchyard_config::{Config, ConfigError, Loaded, Sources};
+use switchyard_config::{Config, ConfigError, DefaultsError, FoundDefaults, Loaded, Sources};
 use switchyard_linux::host_features::HostFeatures;
 use switchyard_linux::mounts::{MountTable, OWN_MOUNTS};
 
@@ -178,6 +178,12 @@ pub trait NodeView: Send + Sync {
     /// # Errors
     /// The configuration is invalid.
     fn load(&self, sources: &Sources) -> Result<Loaded, ConfigError>;
+
+    /// The defaults of the networks of the node with this state directory.
+    ///
+    /// # Errors
+    /// They are not known.
+    fn network_defaults(&self, state: &Path) -> Result<FoundDefaults, DefaultsError>;
 
     /// A page of the daemon that listens on an admin socket.
     ///

@@ -265,7 +265,7 @@ pub(super) async fn have_both_families(driver: BridgeDriverChoice) {
     let fixture = tokio::task::block_in_place(|| {
         BackendFixture::with(|settings| {
             let bridge = &mut settings.network.bridge;
-            bridge.driver = driver;
+            bridge.driver = Some(driver);
             let four = bridge.subnets[0].replace('.', ":");
             let unique = four.strip_suffix(":0/24").expect("it is a /24");
             range = format!("fd00:{unique}::");

@@ -61,7 +61,7 @@ fn remove_tables(mut tables: NftTables) {
 /// Replaces the backend by one with this driver, as a restart with another configuration.
 async fn reopen(caller: &mut CallerFixture, driver: BridgeDriverChoice) {
     let change = |settings: &mut switchyard_containerd::Settings| {
-        settings.network.bridge.driver = driver;
+        settings.network.bridge.driver = Some(driver);
     };
     caller.backend = tokio::task::block_in_place(|| caller.fixture.reopen_with(change));
     caller.backend.recover().await.expect("it recovers");

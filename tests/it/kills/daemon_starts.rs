@@ -98,6 +98,8 @@ fn next_logkeeper(fixture: &KillFixture, kill: KillPoint) {
 /// The first daemon in a directory dies; the second works.
 pub(super) fn first_start(step: CrashPoint) {
     let root = PrivateRoot::new();
+    let record = root.network_defaults();
+    fs::remove_file(&record).expect("it was written");
     let mut daemon = Daemon::prepare(&root, "");
     daemon.kill_at(&[(step, 1)]);
     daemon.spawn();
@@ -108,5 +110,10 @@ pub(super) fn first_start(step: CrashPoint) {
     daemon.restart();
     let again = fs::read_to_string(root.state().join("instance")).expect("the gateway has a name");
     assert_eq!(name, again, "{step:?}: a gateway does not change its name");
+    let decided = fs::read_to_string(record).expect("the node has defaults");
+    assert!(
+        decided.contains("driver = \"native\""),
+        "{step:?}: a node that began with this version does not become one of a former version: {decided}"
+    );
     switchyard_tests::leak_scan::LeakScan::of(&root).assert_clean();
 }

@@ -134,7 +134,7 @@ pub(super) fn greeting(address: SocketAddr) -> Option<String> {
 
 /// A backend that attaches sandboxes to bridges by this driver.
 fn with_driver(driver: BridgeDriverChoice) -> BackendFixture {
-    let with = || BackendFixture::with(|settings| settings.network.bridge.driver = driver);
+    let with = || BackendFixture::with(|settings| settings.network.bridge.driver = Some(driver));
     tokio::task::block_in_place(with)
 }
 

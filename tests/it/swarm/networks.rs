@@ -134,7 +134,7 @@ async fn network_with_a_configuration_is_the_nodes_own_of_that_name() {
 #[tokio::test(flavor = "multi_thread")]
 async fn task_without_a_network_is_on_the_bridge_that_the_daemon_makes_itself() {
     let native = |settings: &mut Settings| {
-        settings.network.bridge.driver = BridgeDriverChoice::Native;
+        settings.network.bridge.driver = Some(BridgeDriverChoice::Native);
     };
     let world = tokio::task::block_in_place(|| BackendFixture::with(native));
     let node = SwarmNode::over(&world).await;

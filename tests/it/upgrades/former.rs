@@ -7,6 +7,7 @@ mod allocations;
 mod commands;
 mod launchers;
 mod logkeepers;
+mod network_defaults;
 mod pods;
 mod services;
 

@@ -15,7 +15,9 @@ mod network;
 mod registry;
 mod snapshotters;
 
-pub use network::{BridgeDriverChoice, IsolationChoice, PinChoice, PodNetworkChoice, PodsConfig};
+pub use network::{
+    BridgeDriverChoice, IsolationChoice, NetworkDefaults, PinChoice, PodNetworkChoice, PodsConfig,
+};
 pub use registry::{RegistryConfig, RegistryHost};
 pub(crate) use snapshotters::OF_CONTAINERD;
 pub use snapshotters::{ProxyPlugin, ProxyPluginType};
@@ -126,12 +128,12 @@ pub struct NetworkConfig {
     /// The DNS servers of containers with another network than the node's whose client names none; empty for those of
     /// the node that they can ask.
     pub dns: Vec<String>,
-    /// Which of the gateway's bridges reach each other.
-    pub isolation: IsolationChoice,
+    /// Which of the gateway's bridges reach each other; `None` until [`NetworkConfig::settle`] if no source says so.
+    pub isolation: Option<IsolationChoice>,
     /// Pairs of these bridges that reach each other all the same.
     pub isolation_allow: Vec<(String, String)>,
-    /// Whether other machines reach containers by their addresses, without a published port.
-    pub direct_routing: bool,
+    /// Whether other machines reach containers by their addresses, without a published port; `None` in the same way.
+    pub direct_routing: Option<bool>,
     /// The gateway's own bridge network.
     pub bridge: BridgeConfig,
     /// The bridge network of pods.
@@ -163,8 +165,8 @@ pub struct BridgeConfig {
     /// The directory in which `host-local` stores which addresses are in use. Gateways that share a bridge
     /// must share this directory.
     pub addresses_dir: PathBuf,
-    /// Who attaches new sandboxes to it.
-    pub driver: BridgeDriverChoice,
+    /// Who attaches new sandboxes to it; `None` until [`NetworkConfig::settle`] if no source says so.
+    pub driver: Option<BridgeDriverChoice>,
     /// Which sandboxes on the gateway's bridges send with their own addresses alone.
     pub pin: PinChoice,
 }
@@ -410,9 +412,9 @@ impl Default for NetworkConfig {
             gc: false,
             port_conflict: PortConflictPolicy::default(),
             dns: Vec::new(),
-            isolation: IsolationChoice::default(),
+            isolation: None,
             isolation_allow: Vec::new(),
-            direct_routing: true,
+            direct_routing: None,
             bridge: BridgeConfig::default(),
             pods: PodsConfig::default(),
         }

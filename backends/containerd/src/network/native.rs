@@ -135,12 +135,12 @@ impl NativeBridges {
         let table = mapping::table_of(&own.name).map_err(|error| refused(report(&error)))?;
         let allow = mapping::allowed_pairs(&network.isolation_allow)
             .map_err(|error| Error::invalid("network.isolation_allow", report(&error)))?;
-        let isolation = mapping::isolation(network.isolation);
+        let isolation = mapping::isolation(network.isolation());
         let tables = Arc::new(BridgeTables::new(table).with_isolation(isolation, allow));
         let policy = BridgePolicy {
             own: own.name.clone(),
             pods: network.pods.name.clone(),
-            direct_routing: network.direct_routing,
+            direct_routing: network.direct_routing(),
         };
         let settings = policy
             .settings(own)
@@ -162,7 +162,7 @@ impl NativeBridges {
         if let Some(reason) = &fault {
             tracing::warn!(
                 reason,
-                "network.bridge.driver asks for \"native\", which cannot be done here: CNI plugins attach sandboxes to bridges, without network.isolation and network.direct_routing"
+                "the driver \"native\" of the gateway's bridges (network.bridge.driver, or the default of this node) cannot work here: until the next start CNI plugins attach sandboxes to them, without network.isolation and network.direct_routing"
             );
         }
         let is_chosen = is_wanted && fault.is_none();
@@ -214,6 +214,16 @@ impl NativeBridges {
     /// The reason why the kernel cannot do what the driver needs; `None` if it can, or was not asked, as without the key.
     pub(crate) fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
+    }
+
+    /// Adds to an error of plugins on a bridge of the gateway why the daemon does not do without them, if the kernel is to blame for that.
+    pub(super) fn explain(&self, network: &str, error: Error) -> Error {
+        match &self.fault {
+            Some(fault) => error.context(format!(
+                "CNI plugins attach to network {network}, since the kernel lacks what the driver \"native\" needs ({fault})"
+            )),
+            None => error,
+        }
     }
 
     /// The driver of the bridge that a configuration list describes.

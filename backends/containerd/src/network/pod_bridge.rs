@@ -210,9 +210,11 @@ impl PodBridge {
     pub(super) fn look(&self, plugins: cni::Plugins) -> Result<Arc<cni::NetworkList>> {
         let list = self.list_if_free()?;
         if !self.native.is_chosen() {
-            check_programs(&list.name)?;
+            let explain = |error| self.native.explain(&list.name, error);
+            check_programs(&list.name).map_err(explain)?;
             let network = cni::Network::new(Arc::clone(&list), plugins);
-            network.check_installed().map_err(from_cni)?;
+            let installed = network.check_installed().map_err(from_cni);
+            installed.map_err(explain)?;
         }
         Ok(list)
     }

@@ -30,7 +30,8 @@ impl DaemonBinary {
         let dir = tempfile::tempdir().unwrap();
         let node = Self { dir };
         let text = format!(
-            "version = 1\n[paths]\nstate = {:?}\nrun = {:?}\n[admin]\nlisten = \"127.0.0.1:0\"\n",
+            "version = 1\n[paths]\nstate = {:?}\nrun = {:?}\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+             [network.bridge]\ndriver = \"cni\"\n",
             node.path("state"),
             node.path("run")
         );

@@ -228,6 +228,23 @@ fn an_address_in_use_and_a_socket_path_that_is_too_long_are_named() {
     }
 }
 
+#[test]
+fn start_that_does_not_know_the_defaults_of_its_networks_ends_and_changes_nothing() {
+    let node = ServedDaemon::new();
+    let record = node.path("state/network-defaults.toml");
+    fs::create_dir(node.path("state")).unwrap();
+    for damaged in ["", "version = 2\ndriver = \"native\"\n"] {
+        fs::write(&record, damaged).unwrap();
+        let output = switchyard(&["serve", "--config", &node.path("config.toml")]);
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(78), "{complaint}");
+        for part in [record.as_str(), "network.isolation"] {
+            assert!(complaint.contains(part), "{complaint}");
+        }
+        assert_eq!(fs::read_to_string(&record).unwrap(), damaged);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn command_line_pods_are_visible_to_all_commands() {
     let node = ServedDaemon::new();

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
+use switchyard_config::{DefaultsError, SettleError};
 use switchyard_core::ErrorKind;
 use switchyard_socket::listener::ListenError;
 use switchyard_streaming::BindError;
@@ -10,6 +11,7 @@ use switchyard_telemetry::TraceSettingsError;
 
 use crate::credentials::CredentialError;
 use crate::lock::LockError;
+use crate::network_defaults::NetworkDefaultsError;
 
 /// The reason why the daemon did not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +19,9 @@ pub enum ServeError {
     /// The directories cannot be used, or another daemon uses them.
     #[error(transparent)]
     Lock(#[from] LockError),
+    /// It is not known which defaults the networks of this node have.
+    #[error(transparent)]
+    NetworkDefaults(#[from] NetworkDefaultsError),
     /// A socket cannot be served.
     #[error(transparent)]
     Listen(#[from] ListenError),
@@ -82,8 +87,18 @@ impl ServeError {
             | Self::Listen(ListenError::InTheWay(_) | ListenError::NoGroup(_))
             | Self::Streaming(BindError::Tls(_) | BindError::BaseUrl { .. })
             | Self::Credentials(_)
-            | Self::Traces(_) => Outlook::Permanent,
-            Self::Lock(LockError::File { source, .. })
+            | Self::Traces(_)
+            | Self::NetworkDefaults(NetworkDefaultsError::Settle(
+                SettleError::Defaults(DefaultsError::Damaged { .. }) | SettleError::Config(_),
+            )) => Outlook::Permanent,
+            Self::NetworkDefaults(
+                NetworkDefaultsError::Settle(SettleError::Defaults(DefaultsError::Read {
+                    source,
+                    ..
+                }))
+                | NetworkDefaultsError::Write { source, .. },
+            )
+            | Self::Lock(LockError::File { source, .. })
             | Self::Listen(ListenError::Bind { source, .. })
             | Self::Streaming(BindError::Listen { source, .. })
             | Self::Admin { source, .. }
@@ -170,6 +185,11 @@ mod tests {
         check(ListenError::NoGroup("x".into()).into(), Outlook::Permanent);
         let invalid = switchyard_core::Error::invalid("runtime", "it is unknown".to_owned());
         check(ServeError::Backend(invalid), Outlook::Permanent);
+        let full = NetworkDefaultsError::Write {
+            path: "/var/lib/switchyard/x".into(),
+            source: io::ErrorKind::StorageFull.into(),
+        };
+        check(full.into(), Outlook::Passing);
         check(
             ServeError::Part("recovery panicked".into()),
             Outlook::Unknown,

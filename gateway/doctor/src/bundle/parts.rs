@@ -84,7 +84,9 @@ pub(super) struct Context {
 impl Context {
     pub(super) fn of(mut request: BundleRequest) -> Self {
         let read = |sources: &Sources| {
-            let loaded = config::load_for_start(sources).ok()?;
+            let mut loaded = config::load_for_start(sources).ok()?;
+            // The part that shows the files says what is wrong.
+            let _ = loaded.effective.settle_here();
             Some(loaded.effective.config)
         };
         let view = Arc::new(LocalNode::with_start_check(request.start_check));
@@ -191,7 +193,7 @@ fn config_in_force(context: &Context) -> Result<Vec<u8>, String> {
 }
 
 fn config_files(context: &Context) -> Result<Vec<u8>, String> {
-    let loaded =
+    let mut loaded =
         config::load_for_start(&context.request.sources).map_err(|error| report(&error))?;
     let files: String = loaded
         .files
@@ -199,6 +201,11 @@ fn config_files(context: &Context) -> Result<Vec<u8>, String> {
         .map(|file| format!("# read: {}\n", file.display()))
         .collect();
     let mut text = files.into_bytes();
+    // What is not set is as this node has it.
+    if let Err(error) = loaded.effective.settle_here() {
+        let why = report(&error).replace('\n', " ");
+        text.extend(format!("# not as it is on this node: {why}\n").into_bytes());
+    }
     text.extend(withhold(&loaded.effective.dump(false))?);
     Ok(text)
 }

@@ -159,6 +159,18 @@ pub(in super::super) const TABLE_CHANGED: FindingCode = FindingCode::warning(
     "Published ports, connections to beyond the node, and the protection of 127.0.0.1 of the node may not work. A daemon that runs with the driver native mends this within seconds.",
     "Put rules of your own into a table of your own. If it stays so, look in the daemon's log why it does not mend the table; a table that no container needs any more is removed by `switchyard network clear`.",
 );
+pub(in super::super) const FORMER_NETWORK: FindingCode = FindingCode::note(
+    "SY318",
+    "the node keeps the former defaults of its bridges",
+    "What the configuration does not set is as before this version: CNI plugins attach tasks, and pods with cri.network = \"bridge\", containers of all bridges reach each other, and other machines that have a route reach them. Nodes that begin with it have the driver native, and their bridges are kept apart.",
+    "To have the same here, write driver = \"native\" into [network.bridge], and isolation = \"bridge\" and direct_routing = false into [network], and restart the daemon; what runs keeps its network. To keep it as it is, write the three values that were found, which ends this note; of driver = \"cni\" the other two follow.",
+);
+pub(in super::super) const UNKNOWN_NETWORK: FindingCode = FindingCode::error(
+    "SY319",
+    "it is not known which defaults the bridges of this node have",
+    "The next start of the daemon ends with this error: it guesses neither that CNI plugins attach tasks, nor that bridges may reach each other.",
+    "Put the file back from a backup, or set network.bridge.driver, network.isolation and network.direct_routing.",
+);
 pub(in super::super) const NOT_PINNED: FindingCode = FindingCode::warning(
     "SY320",
     "containers can send with the addresses of others",
@@ -193,5 +205,7 @@ pub(super) const ALL: &[&FindingCode] = &[
     &NATIVE_LACKING,
     &NATIVE_DROPPED,
     &TABLE_CHANGED,
+    &FORMER_NETWORK,
+    &UNKNOWN_NETWORK,
     &NOT_PINNED,
 ];

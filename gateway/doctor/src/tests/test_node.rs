@@ -35,6 +35,8 @@ pub(super) struct TestNode {
     pub(super) denied: Vec<PathBuf>,
     /// The processes of containers.
     pub(super) contained: BTreeSet<i32>,
+    /// The defaults of its networks. Who examines a healthy node may not look, so that those of the tests' configurations are in force.
+    pub(super) network_defaults: Result<FoundDefaults, io::ErrorKind>,
 }
 
 impl NodeView for TestNode {
@@ -171,6 +173,13 @@ impl NodeView for TestNode {
         })
     }
 
+    fn network_defaults(&self, state: &Path) -> Result<FoundDefaults, DefaultsError> {
+        self.network_defaults.map_err(|kind| DefaultsError::Read {
+            path: state.to_owned(),
+            source: kind.into(),
+        })
+    }
+
     fn ask(&self, socket: &Path, page: &str) -> Result<Vec<u8>, String> {
         let status = self
             .status
@@ -233,6 +242,7 @@ impl TestNode {
             objects: Objects::default(),
             denied: Vec::new(),
             contained: BTreeSet::new(),
+            network_defaults: Err(io::ErrorKind::PermissionDenied),
         };
         node.kernel();
         node.orchestrators();

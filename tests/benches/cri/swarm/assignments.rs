@@ -73,7 +73,7 @@ pub(super) fn measure(size: SwarmSize) -> Result<[Vec<Pair<Duration>>; 2], Failu
 impl AssignmentSides {
     async fn start(driver: BridgeDriver) -> Result<Self, Failure> {
         let world = tokio::task::block_in_place(|| {
-            BackendFixture::with(|settings| settings.network.bridge.driver = driver.choice())
+            BackendFixture::with(|settings| settings.network.bridge.driver = Some(driver.choice()))
         });
         let repository = "library/busybox";
         let digest = world

@@ -82,7 +82,7 @@ async fn bridge_has_tasks_of_both_drivers_after_a_change_of_the_key() {
     let ended = node.gateway.shut_down(LIMIT).await;
     ended.expect("nothing is in flight");
     drop(node);
-    drop(world.reopen_with(|settings| settings.network.bridge.driver = Cni));
+    drop(world.reopen_with(|settings| settings.network.bridge.driver = Some(Cni)));
     let node = SwarmNode::over(&world).await;
     let status = Some(swarm::TaskStatus {
         state: TaskState::Running.into(),

@@ -77,6 +77,59 @@ pub enum IsolationChoice {
     Owner,
 }
 
+/// What `network.bridge.driver`, `network.isolation` and `network.direct_routing` are on a node whose configuration does not set them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NetworkDefaults {
+    /// CNI plugins attach sandboxes, and all bridges reach each other: as on nodes with objects of versions that had no other defaults.
+    Cni,
+    /// The daemon attaches them itself, and keeps its bridges apart.
+    Native,
+}
+
+// === impl BridgeDriverChoice ===
+
+impl BridgeDriverChoice {
+    /// Its name in the configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cni => "cni",
+            Self::Native => "native",
+        }
+    }
+}
+
+// === impl IsolationChoice ===
+
+impl IsolationChoice {
+    /// Its name in the configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Bridge => "bridge",
+            Self::Owner => "owner",
+        }
+    }
+}
+
+// === impl NetworkDefaults ===
+
+impl NetworkDefaults {
+    /// All.
+    pub const ALL: [Self; 2] = [Self::Cni, Self::Native];
+
+    /// The driver.
+    #[must_use]
+    pub const fn driver(self) -> BridgeDriverChoice {
+        match self {
+            Self::Cni => BridgeDriverChoice::Cni,
+            Self::Native => BridgeDriverChoice::Native,
+        }
+    }
+}
+
 // === impl BridgeConfig ===
 
 impl Default for BridgeConfig {
@@ -86,23 +139,67 @@ impl Default for BridgeConfig {
             subnets: vec!["172.26.80.0/20".into()],
             mtu: 0,
             addresses_dir: "/var/lib/cni/networks".into(),
-            driver: BridgeDriverChoice::default(),
+            driver: None,
             pin: PinChoice::default(),
         }
     }
 }
 
 impl BridgeConfig {
+    /// Who attaches new sandboxes; plugins while that is not settled.
+    #[must_use]
+    pub fn driver(&self) -> BridgeDriverChoice {
+        self.driver.unwrap_or_default()
+    }
+
     /// Returns whether the daemon is to attach sandboxes itself.
     #[must_use]
     pub fn is_native(&self) -> bool {
-        self.driver == BridgeDriverChoice::Native
+        self.driver() == BridgeDriverChoice::Native
     }
 }
 
 // === impl NetworkConfig ===
 
 impl NetworkConfig {
+    /// Sets the keys that no source sets to what they are on a node with these defaults. What closes something is for bridges that the daemon
+    /// makes itself: with plugins, also by the key alone, all is open. Idempotent. Pure.
+    pub fn settle(&mut self, defaults: NetworkDefaults) {
+        let driver = self.bridge.driver.unwrap_or(defaults.driver());
+        let is_closed = defaults == NetworkDefaults::Native && driver == BridgeDriverChoice::Native;
+        let isolation = if is_closed {
+            IsolationChoice::Bridge
+        } else {
+            IsolationChoice::None
+        };
+        self.bridge.driver = Some(driver);
+        self.isolation = Some(self.isolation.unwrap_or(isolation));
+        self.direct_routing = Some(self.direct_routing.unwrap_or(!is_closed));
+    }
+
+    /// Returns whether the defaults of the node make a difference: not if the keys that they are for are set. Pure.
+    #[must_use]
+    pub fn depends_on_defaults(&self) -> bool {
+        let [cni, native] = NetworkDefaults::ALL.map(|defaults| {
+            let mut settled = self.clone();
+            settled.settle(defaults);
+            settled
+        });
+        cni != native
+    }
+
+    /// Which of the gateway's bridges reach each other; all while that is not settled.
+    #[must_use]
+    pub fn isolation(&self) -> IsolationChoice {
+        self.isolation.unwrap_or_default()
+    }
+
+    /// Whether other machines reach containers by their addresses; they do while that is not settled.
+    #[must_use]
+    pub fn direct_routing(&self) -> bool {
+        self.direct_routing.unwrap_or(true)
+    }
+
     /// Checks the values beyond their types.
     ///
     /// # Errors
@@ -128,19 +225,20 @@ impl NetworkConfig {
             .map_err(|error| ("pods", error.to_string()))
     }
 
-    /// Checks what keeps bridges apart: a key that would have no effect is refused, since it was to close something.
+    /// Checks what keeps bridges apart: a key that would have no effect is refused, since it was to close something. While it is not settled
+    /// who attaches sandboxes, that is not known.
     fn check_isolation(&self) -> Result<(), (&'static str, String)> {
         let mut names = self.isolation_allow.iter().flat_map(|(a, b)| [a, b]);
         if let Some(error) = names.find_map(|name| BridgeName::new(name).err()) {
             return Err(("isolation_allow", error.to_string()));
         }
         let closing = [
-            ("isolation", self.isolation != IsolationChoice::None),
-            ("direct_routing", !self.direct_routing),
+            ("isolation", self.isolation() != IsolationChoice::None),
+            ("direct_routing", !self.direct_routing()),
             ("bridge.pin", self.bridge.pin == PinChoice::All),
         ];
         match closing.into_iter().find(|(_, closes)| *closes) {
-            Some((key, _)) if !self.bridge.is_native() => Err((
+            Some((key, _)) if self.bridge.driver == Some(BridgeDriverChoice::Cni) => Err((
                 key,
                 "only the driver \"native\" closes this: set network.bridge.driver to it, since CNI plugins leave it open".to_owned(),
             )),
@@ -150,48 +248,4 @@ impl NetworkConfig {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_only_the_native_driver_closes_is_refused_with_plugins() {
-        let wrong = |change: &dyn Fn(&mut NetworkConfig), is_native: bool| {
-            let mut config = NetworkConfig::default();
-            if is_native {
-                config.bridge.driver = BridgeDriverChoice::Native;
-            }
-            change(&mut config);
-            config.check().err().map(|(key, _)| key)
-        };
-        let isolated = |choice| move |config: &mut NetworkConfig| config.isolation = choice;
-        let closed = |config: &mut NetworkConfig| config.direct_routing = false;
-        let pinned = |choice| move |config: &mut NetworkConfig| config.bridge.pin = choice;
-        let all_pinned = pinned(PinChoice::All);
-        let open = isolated(IsolationChoice::None);
-        let by_bridge = isolated(IsolationChoice::Bridge);
-        let by_owner = isolated(IsolationChoice::Owner);
-        for is_native in [true, false] {
-            let refused = |key| (!is_native).then_some(key);
-            assert_eq!(wrong(&open, is_native), None);
-            assert_eq!(wrong(&by_bridge, is_native), refused("isolation"));
-            assert_eq!(wrong(&by_owner, is_native), refused("isolation"));
-            assert_eq!(wrong(&closed, is_native), refused("direct_routing"));
-            assert_eq!(wrong(&all_pinned, is_native), refused("bridge.pin"));
-            assert_eq!(wrong(&pinned(PinChoice::None), is_native), None);
-            for (a, b, is_name) in [
-                ("switchyard0", "swy-2", true),
-                ("switchyard0", "switchyard0", true),
-                ("switchyard0", "", false),
-                ("sw*", "switchyard0", false),
-                ("switchyard0", "sixteen-bytes-xx", false),
-                ("a b", "switchyard0", false),
-            ] {
-                let pair = |config: &mut NetworkConfig| {
-                    config.isolation_allow = vec![(a.to_owned(), b.to_owned())];
-                };
-                let expected = (!is_name).then_some("isolation_allow");
-                assert_eq!(wrong(&pair, is_native), expected, "{a:?} {b:?}");
-            }
-        }
-    }
-}
+mod tests;

@@ -185,6 +185,24 @@ fn driver_that_nobody_asks_for_is_not_chosen() {
 }
 
 #[test]
+fn error_of_plugins_says_too_what_the_kernel_lacks() {
+    let missing = || Error::unavailable("plugin bridge is not in /opt/cni/bin".to_owned());
+    let mut bridges = bridge();
+    let text = |bridges: &NativeBridges| bridges.explain("switchyard0", missing()).report();
+    assert_eq!(text(&bridges), missing().report());
+    bridges.fault = Some("it has no nf_tables".to_owned());
+    let text = text(&bridges);
+    for part in [
+        "network switchyard0",
+        "it has no nf_tables",
+        "plugin bridge is not in /opt/cni/bin",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert_eq!(bridges.explain("x", missing()).kind(), missing().kind());
+}
+
+#[test]
 fn each_bridge_has_a_driver_until_it_is_described_otherwise_or_forgotten() {
     let bridges = bridge();
     let of = |name: &str, subnet: &str| bridges.driver_of(&list(name, subnet)).unwrap();
