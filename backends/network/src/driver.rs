@@ -153,8 +153,8 @@ impl BridgeDriver {
     ///
     /// # Errors
     /// [`DriverError::Addresses`] if there are no addresses, or not the requested ones; [`DriverError::NoBridge`],
-    /// [`DriverError::SubnetTaken`], [`DriverError::RoutersIgnored`], [`DriverError::PortTaken`], [`DriverError::Links`],
-    /// [`DriverError::Rules`]; [`DriverError::NotUndone`] if something of it is left.
+    /// [`DriverError::SubnetTaken`], [`DriverError::BridgeFull`], [`DriverError::RoutersIgnored`], [`DriverError::PortTaken`],
+    /// [`DriverError::Links`], [`DriverError::Rules`]; [`DriverError::NotUndone`] if something of it is left.
     pub fn attach(&self, request: &AttachRequest) -> Result<Attached, DriverError> {
         let assigned = self.pool.assign(&request.holder, &request.addresses)?;
         reach(CrashPoint::AddressesAssigned);
