@@ -18,7 +18,7 @@
 //!   an address is released.
 //! - The bridge's own hardware address does not change, so that containers know it for good.
 //! - Attachments that plugins have made on the same bridge stay as they are.
-//! - No container gets an address while connections of its last owner may still be led to it.
+//! - No container gets an address, or a port of UDP or SCTP, while connections of its last owner may still be led there.
 //!
 //! All calls block: an attachment takes about a millisecond, in which others wait. The kernel has one lock for all links, so several threads
 //! would only wait there.
@@ -38,7 +38,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use switchyard_crash_points::{CrashPoint, reach};
 
@@ -73,6 +73,8 @@ pub struct BridgeDriver {
     rules: BridgeRules,
     /// Whether addresses stay that are of none of its subnets.
     leaves_addresses: bool,
+    /// Done once connections are removed that a predecessor has left.
+    abandoned: Once,
 }
 
 impl BridgeDriver {
@@ -107,6 +109,7 @@ impl BridgeDriver {
             rules,
             settings,
             leaves_addresses: true,
+            abandoned: Once::new(),
         })
     }
 
@@ -156,10 +159,10 @@ impl BridgeDriver {
     /// [`DriverError::SubnetTaken`], [`DriverError::BridgeFull`], [`DriverError::RoutersIgnored`], [`DriverError::PortTaken`],
     /// [`DriverError::Links`], [`DriverError::Rules`]; [`DriverError::NotUndone`] if something of it is left.
     pub fn attach(&self, request: &AttachRequest) -> Result<Attached, DriverError> {
+        self.abandoned.call_once(|| self.forget_abandoned_flows());
         let assigned = self.pool.assign(&request.holder, &request.addresses)?;
         reach(CrashPoint::AddressesAssigned);
         let addresses: Vec<_> = assigned.iter().map(|one| one.address).collect();
-        self.tables.past.remove_before(&addresses);
         match self.connect(request, assigned) {
             Ok(attached) => {
                 self.tables.past.add(flows_of_new(&request.ports));
@@ -167,6 +170,20 @@ impl BridgeDriver {
             }
             Err(error) => Err(self.undone(request, addresses, error)),
         }
+    }
+
+    /// Removes the connections of UDP and SCTP that still lead to former containers of a predecessor. It knew which these are, and may have
+    /// been killed behind the answer to a detachment.
+    fn forget_abandoned_flows(&self) {
+        // An attachment that cannot read the addresses either says so.
+        let Ok(reservations) = self.pool.reservations() else {
+            return;
+        };
+        let in_use = reservations.into_iter().map(|one| one.address);
+        let gateways = self.gateways.iter().map(|gateway| gateway.address());
+        let in_use: BTreeSet<IpAddr> = in_use.chain(gateways).collect();
+        let subnets = &self.rules.subnets;
+        self.tables.past.remove_abandoned(subnets, &in_use);
     }
 
     /// Undoes an attachment that failed, and returns the error.
@@ -199,9 +216,11 @@ impl BridgeDriver {
         let host = self.host_link(&request.holder);
         // For a container that is gone by now no bridge is made.
         let namespace = NetNs::open(&request.netns)?;
-        let mut state = self.tables.lock();
         // Before there is anything of it, so that it is never taken for something that a kill has left.
-        self.replace(&mut state, &host, BTreeSet::new())?;
+        let before = self.replace(&mut self.tables.lock(), &host, BTreeSet::new())?;
+        self.tables.past.add(flows_of_ended(&before));
+        self.tables.past.remove_before(&addresses, &request.ports);
+        let mut state = self.tables.lock();
         let bridge = self.ready_bridge(&mut state)?;
         let mac = self.connect_links(&mut state, request, &namespace, &bridge, &assigned)?;
         self.publish(&mut state, &host, &request.ports, &addresses)?;

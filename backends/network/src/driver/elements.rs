@@ -7,7 +7,7 @@ use nix::errno::Errno;
 
 use super::attachment::PublishedPort;
 use super::error::DriverError;
-use crate::nft::{BridgeName, Element, ElementChange, Flows, NftError, NftFamily, Transport};
+use crate::nft::{BridgeName, Element, ElementChange, Flows, NftError, NftFamily, is_lasting};
 
 /// How many ports an error names.
 const NAMED: usize = 8;
@@ -102,6 +102,20 @@ pub(super) fn flows_of_new(ports: &[PublishedPort]) -> Vec<Flows> {
     lasting.map(flows).collect()
 }
 
+/// The same for ports that are published again, as these elements say.
+pub(super) fn flows_of_restored<'a>(elements: impl Iterator<Item = &'a Element>) -> Vec<Flows> {
+    let flows = |element: &Element| {
+        let Element::Port {
+            at, protocol, port, ..
+        } = *element
+        else {
+            return None;
+        };
+        is_lasting(protocol).then_some(Flows::BeforePublished { protocol, at, port })
+    };
+    elements.filter_map(flows).collect()
+}
+
 /// The connections that ports led to a container which is detached: as long as their client sends, they would go on to its address, whoever
 /// has that.
 pub(super) fn flows_of_ended(elements: &BTreeSet<Element>) -> Vec<Flows> {
@@ -121,14 +135,6 @@ pub(super) fn flows_of_ended(elements: &BTreeSet<Element>) -> Vec<Flows> {
         })
     };
     elements.iter().filter_map(flows).collect()
-}
-
-/// Returns whether a connection of the protocol lasts as long as a client sends, whoever answers.
-const fn is_lasting(protocol: Transport) -> bool {
-    match protocol {
-        Transport::Udp | Transport::Sctp => true,
-        Transport::Tcp => false,
-    }
 }
 
 /// The error for ports that could not be published.
@@ -167,7 +173,7 @@ pub(super) fn of_ports(error: DriverError, ports: &[PublishedPort]) -> DriverErr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nft::NftSubnet;
+    use crate::nft::{NftSubnet, Transport};
 
     const V4: &str = "10.1.0.2";
     const V6: &str = "fd00::2";

@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::BridgeDriver;
 use super::attachment::Attachment;
 use super::bridge::probe_links;
-use super::elements::{changes, kept_of_unknown, port_elements};
+use super::elements::{changes, flows_of_restored, kept_of_unknown, port_elements};
 use super::error::DriverError;
 use super::flows::PastFlows;
 use super::known::KnownBridge;
@@ -348,6 +348,10 @@ impl BridgeTables {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
+        if repairs.iter().any(|(_, repair)| repair.has_added()) {
+            // Clients that sent while a port was missing would not be led to the container.
+            self.past.add_for_later(flows_of_restored(all.iter()));
+        }
         match failed {
             Some(error) => Err(error.into()),
             None => Ok(repairs),
@@ -409,9 +413,10 @@ impl BridgeTables {
         Ok(true)
     }
 
-    /// Removes connections of UDP and SCTP that go on as they began: those from before their port was published, and those to containers that
-    /// are detached. Call it behind the answer to each attachment and detachment, once for several. An attachment that gets an address to
-    /// which such connections lead does it first.
+    /// Removes connections of UDP and SCTP that go on as they began: those from before their port was published, or while it was missing from
+    /// the tables, and those to containers that are detached. Call it behind the answer to each attachment and detachment, once for several,
+    /// and after each [`BridgeTables::restore`] that has changed something. An attachment that gets an address to which such connections lead,
+    /// or a port of their protocol, does it first.
     ///
     /// The kernel looks at all its buckets of connections for it, which takes milliseconds also if there are few. Blocks. A kernel that does
     /// not list connections keeps them until they have been silent for some minutes, which is logged once.

@@ -62,6 +62,17 @@ pub enum Repair {
     Whole,
 }
 
+impl Repair {
+    /// Returns whether elements were missing.
+    pub(crate) const fn has_added(self) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Elements { added, .. } => added > 0,
+            Self::Whole => true,
+        }
+    }
+}
+
 impl FoundTable {
     /// Returns the elements that it has.
     #[must_use]

@@ -194,18 +194,22 @@ impl NativeBridges {
 
     /// Looks at the tables, and mends them.
     async fn look(&self) -> Result<TableLook> {
-        self.call(|tables| {
-            let restored = tables.restore().map_err(from_network)?;
-            let mended = restored.into_iter();
-            Ok(TableLook {
-                mended: mended
-                    .filter_map(|(family, repair)| mended_text(family, repair))
-                    .collect(),
-                own: tables.socket_port(),
+        let looked = self
+            .call(|tables| {
+                let restored = tables.restore().map_err(from_network)?;
+                let mended = restored.into_iter();
+                Ok(TableLook {
+                    mended: mended
+                        .filter_map(|(family, repair)| mended_text(family, repair))
+                        .collect(),
+                    own: tables.socket_port(),
+                })
             })
-        })
-        .await
-        .flatten()
+            .await
+            .flatten();
+        // Connections that began while ports were missing are removed, if there are any.
+        self.past_flows.notify_one();
+        looked
     }
 }
 
