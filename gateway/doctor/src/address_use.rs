@@ -12,6 +12,7 @@ use switchyard_operator_api::text::short;
 
 use super::codes::runtime::FEW_ADDRESSES;
 use super::facts::{Facts, ask};
+use super::families::own_ranges;
 use super::finding::{Finding, Severity};
 use super::network::networks;
 use super::pod_bridge::{bridge_ranges, has_pods_on_bridge, told_ranges};
@@ -62,8 +63,7 @@ fn pools(facts: &Facts) -> Vec<AddressPool> {
     let mut found = Vec::new();
     if facts.config.nomad.enabled {
         let bridge = &facts.config.network.bridge;
-        let subnets = bridge.subnets.iter();
-        let subnets = subnets.filter_map(|text| text.parse::<Subnet>().ok());
+        let subnets = own_ranges(facts).into_iter();
         found.extend(subnets.map(|subnet| AddressPool {
             network: bridge.name.clone(),
             dir: bridge.addresses_dir.join(&bridge.name),

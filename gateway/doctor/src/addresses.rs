@@ -5,6 +5,7 @@ use switchyard_linux::routes;
 
 use super::codes::runtime::{PORTS_OVERLAP, SUBNET_ROUTED, SUBNETS_OVERLAP};
 use super::facts::Facts;
+use super::families::own_ranges;
 use super::finding::{Finding, Severity};
 use super::network::{networks, ranges};
 use super::nomad;
@@ -42,10 +43,6 @@ fn routed(facts: &Facts) -> Vec<Finding> {
     let bridge = &facts.config.network.bridge;
     let text = |path| facts.view.text(path).unwrap_or_default();
     let routes = routes::parse(&text(routes::FOUR), &text(routes::SIX));
-    let subnets = bridge
-        .subnets
-        .iter()
-        .filter_map(|text| text.parse::<Subnet>().ok());
     let conflict = |subnet: Subnet| {
         let mut others = routes
             .iter()
@@ -58,7 +55,7 @@ fn routed(facts: &Facts) -> Vec<Finding> {
         );
         Some(Finding::new(&SUBNET_ROUTED, found).command("ip route"))
     };
-    subnets.filter_map(conflict).collect()
+    own_ranges(facts).into_iter().filter_map(conflict).collect()
 }
 
 /// Two networks on this node with overlapping addresses.
@@ -66,8 +63,7 @@ fn overlapping_networks(facts: &Facts) -> Vec<Finding> {
     let config = &facts.config.network;
     let mut all: Vec<(String, Subnet)> = Vec::new();
     if facts.config.nomad.enabled {
-        let subnets = config.bridge.subnets.iter();
-        let subnets = subnets.filter_map(|text| text.parse().ok());
+        let subnets = own_ranges(facts).into_iter();
         let name = format!("network.bridge ({})", config.bridge.name);
         all.extend(subnets.map(|subnet| (name.clone(), subnet)));
     }

@@ -7,7 +7,7 @@ use switchyard_core::spec::Subnet;
 
 use super::codes::runtime::{NATIVE_DROPPED, NATIVE_LACKING, TABLE_CHANGED};
 use super::facts::Facts;
-use super::families::{of_own_bridge, of_pod_bridge};
+use super::families::{of_own_bridge, of_pod_bridge, own_ranges};
 use super::finding::Finding;
 use super::kernel::Modules;
 use super::network::{FILTERS, Filter, drops, forward_rules, has_nf_tables};
@@ -81,12 +81,11 @@ fn has_ports(facts: &Facts, bridge: &str) -> bool {
 
 /// The subnets of a bridge of the gateway; none of that of pods while nobody tells them.
 fn subnets(facts: &Facts, bridge: &str) -> Vec<Subnet> {
-    let own = &facts.config.network.bridge;
-    if bridge != own.name {
-        return bridge_ranges(facts);
+    if bridge == facts.config.network.bridge.name {
+        own_ranges(facts)
+    } else {
+        bridge_ranges(facts)
     }
-    let texts = own.subnets.iter();
-    texts.filter_map(|text| text.parse().ok()).collect()
 }
 
 /// Looks for tables that are not as a daemon makes them.

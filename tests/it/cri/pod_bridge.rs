@@ -29,7 +29,7 @@ fn node(more: impl FnOnce(&PrivateRoot) -> String) -> TestNode {
         format!(
             "[cri]\nnetwork = \"bridge\"\n\
              [network]\nbin_dirs = [{:?}]\n\
-             [network.bridge]\ndriver = \"native\"\n\
+             [network.bridge]\ndriver = \"native\"\nipv6 = false\n\
              [network.pods]\nname = {:?}\n{}",
             root.path().join("no-plugins"),
             root.network().bridge(),
@@ -218,7 +218,7 @@ fn bridge_without_pods_is_deleted_when_new_ones_have_the_network_of_cni_again() 
     assert!(mark.exists(), "the bridge would be another gateway's");
     let last = node.pod("last");
     let with_cni = format!(
-        "[network.bridge]\ndriver = \"native\"\n\
+        "[network.bridge]\ndriver = \"native\"\nipv6 = false\n\
          [network.pods]\nname = {bridge:?}\n"
     );
     node.root().write_config(&with_cni);

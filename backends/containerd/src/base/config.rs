@@ -165,6 +165,8 @@ pub struct BridgeConfig {
     pub addresses_dir: PathBuf,
     /// Who attaches new sandboxes to it.
     pub driver: BridgeDriverChoice,
+    /// True if a bridge that the daemon makes itself may have a range of IPv6 that is not among `subnets`.
+    pub ipv6: bool,
 }
 
 /// `[devices]`: where the descriptions of devices are.

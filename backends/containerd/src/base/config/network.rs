@@ -74,6 +74,7 @@ impl Default for BridgeConfig {
             mtu: 0,
             addresses_dir: "/var/lib/cni/networks".into(),
             driver: BridgeDriverChoice::default(),
+            ipv6: true,
         }
     }
 }
