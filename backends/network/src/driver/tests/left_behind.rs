@@ -2,6 +2,8 @@
 
 use std::net::UdpSocket;
 
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+
 use super::*;
 
 /// The port of the node of an element that is one.
@@ -215,6 +217,51 @@ fn follow_the_port(change: Change) {
         }
     };
     assert!(arrives(&server), "{change:?}");
+}
+
+/// A socket for whole packets of SCTP, of which a kernel may know no more than conntrack needs.
+fn raw_sctp() -> UdpSocket {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let raw = socket(
+        AddressFamily::Inet,
+        SockType::Raw,
+        flags,
+        SockProtocol::Sctp,
+    );
+    UdpSocket::from(raw.unwrap())
+}
+
+#[test]
+fn sctp_is_led_to_whoever_has_the_port_by_now() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS[..1]);
+        let ports = [port(Transport::Sctp, 8080)];
+        let [first, second] = ["first", "second"].map(|id| Container::with_ports(id, &ports));
+        let client = raw_sctp();
+        // Ports, no tag and no checksum, and a chunk INIT.
+        let mut init = [4000_u16, 8080].map(u16::to_be_bytes).concat();
+        init.extend([0; 8]);
+        init.extend([1, 0, 0, 20, 0, 0, 0x12, 0x34, 0, 0, 0xff, 0xff]);
+        init.extend([0, 1, 0, 1, 0, 0, 0, 1]);
+        let arrives = |container: &Container| {
+            let server = inside(&container.netns, raw_sctp);
+            server.set_read_timeout(Some(SHORT)).unwrap();
+            let is_received = || {
+                let _ = client.send_to(&init, "10.88.0.1:0");
+                let mut packet = [0; 256];
+                // The second port is behind the 20 bytes of the head of IP, and the first one.
+                let received = server.recv_from(&mut packet).is_ok();
+                received && packet[22..24] == SERVED.to_be_bytes()
+            };
+            (0..20).any(|_| is_received())
+        };
+        let attached = node.driver.attach(&first.request).unwrap();
+        assert!(arrives(&first));
+        let whole = first.attachment(Some(&attached));
+        node.driver.detach(&whole).unwrap();
+        node.driver.attach(&second.request).unwrap();
+        assert!(arrives(&second));
+    });
 }
 
 /// A client that goes on sending by UDP to a port is led on as its connection began: to a container that is gone, or to the node.
