@@ -39,7 +39,7 @@ impl Routes {
         self.find(own, |_, range| range.overlaps(subnet))
     }
 
-    /// The same, or an interface that has an address of `subnet`, with a route to others.
+    /// The same, or an interface that has an address of `subnet`, although no route leads there.
     pub(super) fn conflict_or_address(&self, subnet: &Subnet, own: &str) -> Option<Conflict> {
         let has = || self.with_address(own, |address| subnet.contains(address));
         self.conflict(subnet, own).or_else(has)
