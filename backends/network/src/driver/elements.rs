@@ -121,17 +121,19 @@ pub(super) fn flows_of_restored<'a>(elements: impl Iterator<Item = &'a Element>)
 pub(super) fn flows_of_ended(elements: &BTreeSet<Element>) -> Vec<Flows> {
     let flows = |element: &Element| {
         let Element::Port {
+            at: _,
             protocol,
+            port,
             to,
             to_port,
-            ..
-        } = element
+        } = *element
         else {
             return None;
         };
-        is_lasting(*protocol).then_some(Flows::To {
-            protocol: *protocol,
-            container: SocketAddr::new(*to, *to_port),
+        is_lasting(protocol).then_some(Flows::To {
+            protocol,
+            port,
+            container: SocketAddr::new(to, to_port),
         })
     };
     elements.iter().filter_map(flows).collect()

@@ -90,11 +90,13 @@ fn lead_to(flows: &Flows, addresses: &[IpAddr]) -> bool {
     }
 }
 
-/// Returns whether connections may have begun at one of these ports of the node. Of those to a container only the protocol is known.
+/// Returns whether connections may have begun at one of these ports of the node. Of those of an address it is not known where they did.
 fn may_begin_at(flows: &Flows, ports: &[PublishedPort]) -> bool {
     let mut ports = ports.iter().filter(|port| is_lasting(port.protocol));
     match flows {
-        Flows::To { protocol, .. } => ports.any(|port| port.protocol == *protocol),
+        Flows::To { protocol, port, .. } => {
+            ports.any(|one| one.protocol == *protocol && one.port == *port)
+        }
         Flows::Of(_) => ports.next().is_some(),
         Flows::BeforePublished { .. } => false,
     }
@@ -106,16 +108,18 @@ mod tests {
     use crate::nft::Transport;
 
     #[test]
-    fn connections_of_the_protocol_are_in_the_way_of_the_next_owner_of_a_port() {
+    fn only_connections_of_the_port_are_in_the_way_of_its_next_owner() {
         let of = |protocol| PublishedPort {
             protocol,
             at: None,
             port: 53,
-            to_port: 53,
+            to_port: 5353,
         };
         let [tcp, udp, sctp] = Transport::ALL.map(of);
+        let other = PublishedPort { port: 54, ..udp };
         let to = |protocol| Flows::To {
             protocol,
+            port: 53,
             container: "10.1.0.2:53".parse().unwrap(),
         };
         let all = Flows::Of("10.1.0.2".parse().unwrap());
@@ -127,7 +131,8 @@ mod tests {
         for (flows, ports, expected) in [
             (to(Transport::Udp), &[udp][..], true),
             (to(Transport::Udp), &[tcp, udp], true),
-            (to(Transport::Sctp), &[sctp], true),
+            (to(Transport::Sctp), &[other, sctp], true),
+            (to(Transport::Udp), &[other], false),
             (to(Transport::Udp), &[sctp], false),
             (to(Transport::Udp), &[tcp], false),
             (to(Transport::Udp), &[], false),
@@ -145,6 +150,7 @@ mod tests {
         let address = |text: &str| text.parse::<IpAddr>().unwrap();
         let to = Flows::To {
             protocol: Transport::Udp,
+            port: 53,
             container: "10.1.0.2:53".parse().unwrap(),
         };
         let before = Flows::BeforePublished {

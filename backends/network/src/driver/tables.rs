@@ -416,7 +416,7 @@ impl BridgeTables {
     /// Removes connections of UDP and SCTP that go on as they began: those from before their port was published, or while it was missing from
     /// the tables, and those to containers that are detached. Call it behind the answer to each attachment and detachment, once for several,
     /// and after each [`BridgeTables::restore`] that has changed something. An attachment that gets an address to which such connections lead,
-    /// or a port of their protocol, does it first.
+    /// or the port at which they began, does it first.
     ///
     /// The kernel looks at all its buckets of connections for it, which takes milliseconds also if there are few. Blocks. A kernel that does
     /// not list connections keeps them until they have been silent for some minutes, which is logged once.

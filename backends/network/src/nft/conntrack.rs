@@ -62,6 +62,8 @@ pub enum Flows {
     To {
         /// The protocol.
         protocol: Transport,
+        /// The port of the node that led there. Connections by others are removed as well.
+        port: u16,
         /// The address and port of the container.
         container: SocketAddr,
     },
@@ -227,6 +229,7 @@ impl Flows {
             }
             Self::To {
                 protocol,
+                port: _,
                 container,
             } => {
                 reply.protocol == protocol.number()

@@ -38,6 +38,7 @@ fn only_connections_of_the_port_are_removed() {
     };
     let to = Flows::To {
         protocol: Transport::Udp,
+        port: 53,
         container: container.parse().unwrap(),
     };
     let of = Flows::Of("10.88.0.3".parse().unwrap());
@@ -175,6 +176,7 @@ fn connections_are_read_from_a_dump_of_the_kernel() {
         .collect();
     let translated = Flows::To {
         protocol: Transport::Udp,
+        port: 53,
         container: "10.88.0.3:5353".parse().unwrap(),
     };
     assert_eq!(flows.len(), 3);
