@@ -286,7 +286,8 @@ impl BridgeDriver {
     ) -> Result<BTreeSet<Element>, DriverError> {
         let known = self.note(state, host, BTreeSet::new());
         elements.extend(known.into_iter().flat_map(|known| known.elements));
-        state.withdraw(self.tables.name(), &elements, &self.families)?;
+        // Also of a family that the bridge had when it was attached, and has no more.
+        state.withdraw(self.tables.name(), &elements, &NftFamily::ALL)?;
         Ok(elements)
     }
 

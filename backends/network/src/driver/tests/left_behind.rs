@@ -127,6 +127,30 @@ fn two_instances_on_a_node_leave_each_other_alone() {
     });
 }
 
+/// As after a change of the configuration that was made although containers were there.
+#[test]
+fn ports_of_a_family_that_the_bridge_has_no_more_go_with_their_container() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS);
+        let container = Container::with_ports("a", &both(8080));
+        let attached = node.driver.attach(&container.request).unwrap();
+        let attachment = container.attachment(Some(&attached));
+        let of_four = settings(node.addresses.path(), &SUBNETS[..1]);
+        let next = driver(of_four, TableName::default());
+        adopt(&next, std::slice::from_ref(&attachment), true);
+        next.tables.restore().unwrap();
+        next.detach(&attachment).unwrap();
+        for family in NftFamily::ALL {
+            let elements = elements_of(family);
+            assert!(
+                elements.iter().all(|one| published(one).is_none()),
+                "{elements:?}"
+            );
+        }
+        assert!(node.in_use().is_empty());
+    });
+}
+
 /// Returns whether what a client sends by UDP arrives at a server.
 fn is_received(client: &UdpSocket, server: &Host) -> bool {
     server.udp.set_read_timeout(Some(SHORT)).unwrap();
