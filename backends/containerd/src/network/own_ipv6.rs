@@ -16,7 +16,7 @@ use std::fs;
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest, Sha256};
+use ring::hmac::{self, HMAC_SHA256};
 use switchyard_core::spec::Subnet;
 use switchyard_linux::files::if_present;
 use switchyard_linux::report;
@@ -42,8 +42,6 @@ const APPLICATION: [u8; 16] = 0xd90c_8e7a_8e31_e2bd_d8fc_7e0a_3b24_1511_u128.to_
 const NONE: &str = "none";
 /// The length of the prefix of a range.
 const PREFIX: u8 = 64;
-/// The size of a block of SHA-256.
-const BLOCK: usize = 64;
 
 /// What the file of a bridge says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -299,7 +297,9 @@ fn machine_id(text: &str) -> Option<[u8; 16]> {
 /// The range of a bridge of a node: a network of 48 bits for each node (RFC 4193), and a subnet of it for each name. Pure.
 fn range_of(machine: [u8; 16], bridge: &str) -> Subnet {
     let node = keyed_hash(&machine, &APPLICATION);
-    let subnet = keyed_hash(&node, bridge.as_bytes());
+    let node: &[u8] = node.as_ref();
+    let subnet = keyed_hash(node, bridge.as_bytes());
+    let subnet: &[u8] = subnet.as_ref();
     let mut octets = [0; 16];
     octets[0] = 0xfd;
     octets[1..6].copy_from_slice(&node[..5]);
@@ -307,15 +307,9 @@ fn range_of(machine: [u8; 16], bridge: &str) -> Subnet {
     Subnet::of(Ipv6Addr::from(octets).into(), PREFIX)
 }
 
-/// HMAC with SHA-256, with a key that is no longer than a block. Pure.
-fn keyed_hash(key: &[u8], message: &[u8]) -> [u8; 32] {
-    let mut block = [0; BLOCK];
-    block[..key.len()].copy_from_slice(key);
-    let padded = |pad: u8| block.map(|byte: u8| byte ^ pad);
-    let inner = Sha256::new().chain_update(padded(0x36));
-    let inner = inner.chain_update(message).finalize();
-    let outer = Sha256::new().chain_update(padded(0x5c));
-    outer.chain_update(inner).finalize().into()
+/// HMAC with SHA-256. Pure.
+fn keyed_hash(key: &[u8], message: &[u8]) -> hmac::Tag {
+    hmac::sign(&hmac::Key::new(HMAC_SHA256, key), message)
 }
 
 #[cfg(test)]
