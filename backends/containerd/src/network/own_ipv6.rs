@@ -1,17 +1,19 @@
 //! The range of IPv6 that the gateway's own bridge has although its configuration names none (ADR 118).
 //!
 //! ```text
-//! <state>/network/<bridge>.ipv6    the range, or the word none
+//! <state>/network/<bridge>.ipv6    the range; "none"; or "withheld" and the range, of a bridge that is made without it
 //!
-//! at a start   the bridge is there     it has the range if it has an address of it; without a file it has none, and the file says so from then on
+//! at a start   the bridge is there     it has what the file says; without a file it has none, and the file says so from then on
 //!              it is yet to be made    it gets a range, unless something is in the way; the file says it before the bridge is made
 //! ```
 //!
 //! What is in the way is looked at again before a bridge is made anew, as after a reboot: what an operator has set may not be set any more, and a
-//! node that learns its routes from routers must not lose them by a range that nobody asked for.
+//! node that learns its routes from routers must not lose them by a range that nobody asked for. The addresses of the bridge say nothing about the
+//! decision: it has none before it is set up, and the kernel takes those of IPv6 from a device that is set down.
 //!
 //! The range follows from the machine id and the name of the bridge: it is the same whenever it is made, and another one on each node.
 
+use std::fmt;
 use std::fs;
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
@@ -20,7 +22,7 @@ use ring::hmac::{self, HMAC_SHA256};
 use switchyard_core::spec::Subnet;
 use switchyard_linux::files::if_present;
 use switchyard_linux::report;
-use switchyard_namespaces::{has_device, node_addresses};
+use switchyard_namespaces::has_device;
 use switchyard_network::driver::DriverError;
 use switchyard_network::netlink::{IpFamily, is_forwarding, would_ignore_routers};
 use thiserror::Error;
@@ -40,30 +42,38 @@ const DISABLED: &str = "/proc/sys/net/ipv6/conf/all/disable_ipv6";
 const APPLICATION: [u8; 16] = 0xd90c_8e7a_8e31_e2bd_d8fc_7e0a_3b24_1511_u128.to_be_bytes();
 /// The content of a file of a bridge that has no range by itself.
 const NONE: &str = "none";
+/// The word before the range that a bridge is made without.
+const WITHHELD: &str = "withheld";
 /// The length of the prefix of a range.
 const PREFIX: u8 = 64;
 
 /// What the file of a bridge says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RecordedRange {
-    /// There is none.
-    Missing,
+enum RangeRecord {
+    /// It has no range, and gets none.
     NoRange,
     Range(Subnet),
-    /// Nothing that this version understands.
+    /// It is made without this range, since something was in the way. The next one of its name may have it.
+    Withheld(Subnet),
+}
+
+/// What is found of the file of a bridge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FoundRecord {
+    Missing,
+    /// Nothing that this version understands, or that can be read.
     Strange,
+    Known(RangeRecord),
 }
 
 /// What is done at a start.
 #[derive(Debug, PartialEq, Eq)]
 enum RangeStep {
-    /// The bridge has no range by itself.
-    Without,
-    /// The same, and from now on.
-    NoteNone,
-    /// The bridge has this range, if it was made with it.
-    With(Subnet),
-    /// The bridge is to be made with a range, which is this one if one is on record, unless something is in the way.
+    /// The bridge has this range by itself, or none.
+    Keep(Option<Subnet>),
+    /// It has none, and that is on record from now on.
+    Note(RangeRecord),
+    /// It is to be made with a range, which is this one if one is on record, unless something is in the way.
     Look(Option<Subnet>),
 }
 
@@ -110,12 +120,35 @@ impl config::BridgeConfig {
     /// The range of IPv6 that the bridge has by itself while it exists, as the text of its file says, if it has one.
     #[must_use]
     pub fn recorded_ipv6(&self, text: &str) -> Option<Subnet> {
-        match recorded(text) {
-            RecordedRange::Range(range) if self.takes_ipv6() => Some(range),
-            RecordedRange::Range(_)
-            | RecordedRange::Missing
-            | RecordedRange::NoRange
-            | RecordedRange::Strange => None,
+        let Some(RangeRecord::Range(range)) = RangeRecord::read(text) else {
+            return None;
+        };
+        self.takes_ipv6().then_some(range)
+    }
+}
+
+// === impl RangeRecord ===
+
+impl RangeRecord {
+    /// What a text says. Only a range that this version could have made counts. Pure.
+    fn read(text: &str) -> Option<Self> {
+        let text = text.trim();
+        if text == NONE {
+            return Some(Self::NoRange);
+        }
+        match text.strip_prefix(WITHHELD) {
+            Some(rest) => made_range(rest.strip_prefix(' ')?).map(Self::Withheld),
+            None => made_range(text).map(Self::Range),
+        }
+    }
+}
+
+impl fmt::Display for RangeRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoRange => f.write_str(NONE),
+            Self::Range(range) => write!(f, "{range}"),
+            Self::Withheld(range) => write!(f, "{WITHHELD} {range}"),
         }
     }
 }
@@ -138,44 +171,48 @@ pub(crate) fn with_own_ipv6(
 fn own_range(network: &config::NetworkConfig, state: &Path) -> Option<Subnet> {
     let bridge = &network.bridge;
     let file = bridge.ipv6_record(state);
-    let is_there = has_device(&bridge.name);
-    match step(read_record(&file), is_there, bridge.is_native()) {
-        RangeStep::Without => None,
-        // One that was made while something was in the way has no address of it, and gets none.
-        RangeStep::With(range) => has_address(&bridge.name, &range).then_some(range),
-        RangeStep::NoteNone => {
-            note(&file, NONE);
-            None
+    let found = read_record(&file);
+    let known = match step(found, has_device(&bridge.name), bridge.is_native()) {
+        RangeStep::Keep(range) => return range,
+        RangeStep::Note(record) => {
+            note(&file, record);
+            return None;
         }
-        RangeStep::Look(known) => {
-            let range = look(network, known)
-                .map_err(|obstacle| tell(&bridge.name, &obstacle))
-                .ok()?;
-            let is_noted = known.is_some() || note(&file, &range.to_string());
-            is_noted.then_some(range)
-        }
-    }
-}
-
-/// Returns whether an interface has an address of a range, also if nobody can say it.
-fn has_address(interface: &str, range: &Subnet) -> bool {
-    let Ok(all) = node_addresses() else {
-        return true;
+        RangeStep::Look(known) => known,
     };
-    let mut all = all.into_iter();
-    all.any(|(name, address)| name == interface && range.contains(address))
+    let looked = look(network, known).inspect_err(|obstacle| tell(&bridge.name, obstacle));
+    let withheld = known.map(RangeRecord::Withheld);
+    let decided = looked.as_ref().ok().copied().map(RangeRecord::Range);
+    // Without a range that has ever been on record there is nothing to withhold.
+    let record = decided.or(withheld)?;
+    let is_noted = FoundRecord::Known(record) == found || note(&file, record);
+    looked.ok().filter(|_| is_noted)
 }
 
 /// What is done about a bridge with such a record. One that exists keeps what it has, by whichever driver, since containers may have addresses
 /// of it. Pure.
-fn step(recorded: RecordedRange, is_there: bool, is_native: bool) -> RangeStep {
-    match (recorded, is_there, is_native) {
-        (RecordedRange::Range(range), true, _) => RangeStep::With(range),
-        (RecordedRange::Range(range), false, true) => RangeStep::Look(Some(range)),
-        (RecordedRange::Missing, true, true) => RangeStep::NoteNone,
-        (RecordedRange::Missing, false, true) => RangeStep::Look(None),
-        (RecordedRange::Range(_) | RecordedRange::Missing, _, false)
-        | (RecordedRange::NoRange | RecordedRange::Strange, _, _) => RangeStep::Without,
+fn step(found: FoundRecord, is_there: bool, is_native: bool) -> RangeStep {
+    let record = match found {
+        FoundRecord::Known(record) => record,
+        FoundRecord::Strange => return RangeStep::Keep(None),
+        FoundRecord::Missing => {
+            return match (is_there, is_native) {
+                (true, true) => RangeStep::Note(RangeRecord::NoRange),
+                (false, true) => RangeStep::Look(None),
+                (_, false) => RangeStep::Keep(None),
+            };
+        }
+    };
+    match (record, is_there, is_native) {
+        (RangeRecord::Range(range), true, _) => RangeStep::Keep(Some(range)),
+        (RangeRecord::Range(range) | RangeRecord::Withheld(range), false, true) => {
+            RangeStep::Look(Some(range))
+        }
+        // Plugins are to make it, with the configured ranges alone.
+        (RangeRecord::Range(range), false, false) => RangeStep::Note(RangeRecord::Withheld(range)),
+        (RangeRecord::NoRange, _, _)
+        | (RangeRecord::Withheld(_), true, _)
+        | (RangeRecord::Withheld(_), _, false) => RangeStep::Keep(None),
     }
 }
 
@@ -222,48 +259,43 @@ fn check_forwarding(uplinks: &[String]) -> Result<(), RangeObstacle> {
     }
 }
 
-fn read_record(file: &Path) -> RecordedRange {
+fn read_record(file: &Path) -> FoundRecord {
     let text = match if_present(fs::read_to_string(file)) {
-        Ok(None) => return RecordedRange::Missing,
+        Ok(None) => return FoundRecord::Missing,
         Ok(Some(text)) => text,
         Err(fault) => {
             tracing::warn!(path = %file.display(), error = report(&fault), "cannot read which range of IPv6 the gateway's own bridge has: it has none until the next start");
-            return RecordedRange::Strange;
+            return FoundRecord::Strange;
         }
     };
-    let found = recorded(&text);
-    if found == RecordedRange::Strange {
+    let found = RangeRecord::read(&text).map_or(FoundRecord::Strange, FoundRecord::Known);
+    if found == FoundRecord::Strange {
         tracing::warn!(path = %file.display(), "the file does not say which range of IPv6 the gateway's own bridge has: it has none");
     }
     found
 }
 
-/// What a text says. Only a range that this version could have made counts. Pure.
-fn recorded(text: &str) -> RecordedRange {
-    if text.trim() == NONE {
-        return RecordedRange::NoRange;
-    }
+/// The range in a text, if this version could have made it. Pure.
+fn made_range(text: &str) -> Option<Subnet> {
     let all = Subnet::of(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0).into(), 8);
-    match text.trim().parse::<Subnet>() {
-        Ok(range) if range.prefix() == PREFIX && all.contains_all(&range) => {
-            RecordedRange::Range(range)
-        }
-        Ok(_) | Err(_) => RecordedRange::Strange,
-    }
+    let range: Subnet = text.parse().ok()?;
+    (range.prefix() == PREFIX && all.contains_all(&range)).then_some(range)
 }
 
 /// Writes down what was decided. Returns whether it is on record.
-fn note(file: &Path, text: &str) -> bool {
+fn note(file: &Path, record: RangeRecord) -> bool {
+    let text = record.to_string();
     let written = create_private_dir_blocking(file.parent().unwrap_or(Path::new("/")))
         .and_then(|()| write_durable(file, format!("{text}\n").as_bytes(), 0o644));
     match &written {
         Ok(()) => tracing::info!(
             path = %file.display(),
-            what = text,
+            what = text.as_str(),
             "the range of IPv6 that the gateway's own bridge has by itself is on record"
         ),
         Err(error) => tracing::warn!(
             path = %file.display(),
+            what = text.as_str(),
             error = error.report(),
             "cannot write down which range of IPv6 the gateway's own bridge has: it has none until the next start"
         ),
