@@ -12,10 +12,9 @@ use switchyard_operator_api::text::short;
 
 use super::codes::runtime::FEW_ADDRESSES;
 use super::facts::{Facts, ask};
-use super::families::own_ranges;
 use super::finding::{Finding, Severity};
 use super::network::networks;
-use super::pod_bridge::{bridge_ranges, has_pods_on_bridge, told_ranges};
+use super::pod_bridge::{bridge_ranges, has_pods_on_bridge, own_ranges, told_ranges};
 use super::text::first_of;
 
 /// The plugin's default data directory.

@@ -5,11 +5,10 @@ use switchyard_linux::routes;
 
 use super::codes::runtime::{PORTS_OVERLAP, SUBNET_ROUTED, SUBNETS_OVERLAP};
 use super::facts::Facts;
-use super::families::own_ranges;
 use super::finding::{Finding, Severity};
 use super::network::{networks, ranges};
 use super::nomad;
-use super::pod_bridge::bridge_ranges;
+use super::pod_bridge::{bridge_ranges, own_ranges};
 use super::text::{first_of, port_range};
 
 /// The ports of Services of type NodePort, unless the API server is configured otherwise.
@@ -55,7 +54,8 @@ fn routed(facts: &Facts) -> Vec<Finding> {
         );
         Some(Finding::new(&SUBNET_ROUTED, found).command("ip route"))
     };
-    own_ranges(facts).into_iter().filter_map(conflict).collect()
+    let subnets = own_ranges(facts).into_iter();
+    subnets.filter_map(conflict).collect()
 }
 
 /// Two networks on this node with overlapping addresses.

@@ -1,6 +1,6 @@
 //! The address families of the networks of containers, and checks of IPv6 on the node.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::path::Path;
 
 use serde_json::Value;
@@ -15,11 +15,8 @@ use super::facts::Facts;
 use super::finding::Finding;
 use super::network::{node_network, ranges};
 use super::nomad;
-use super::pod_bridge::{bridge_ranges, has_pods_on_bridge};
+use super::pod_bridge::{ADDRESSES, bridge_ranges, has_pods_on_bridge, own_ranges};
 use super::text::first_of;
-
-/// The addresses of the node's interfaces; a kernel without IPv6 has no such file.
-const ADDRESSES: &str = "/proc/net/if_inet6";
 
 /// The parameters of interfaces; those of `default` are what new ones begin with.
 const PARAMETERS: &str = "/proc/sys/net/ipv6/conf";
@@ -47,33 +44,6 @@ pub(super) fn of_bridge(facts: &Facts) -> Vec<IpAddr> {
     }
     let ranges = own_ranges(facts).into_iter();
     ranges.map(|range| range.first()).collect()
-}
-
-/// The ranges of the gateway's own bridge: those of its configuration, and that of IPv6 which it has by itself, of which it has an address then.
-pub(super) fn own_ranges(facts: &Facts) -> Vec<Subnet> {
-    let bridge = &facts.config.network.bridge;
-    let texts = bridge.subnets.iter();
-    let mut ranges: Vec<Subnet> = texts.filter_map(|text| text.parse().ok()).collect();
-    let record = facts
-        .view
-        .text(bridge.ipv6_record(&facts.config.paths.state));
-    let range = record.and_then(|text| bridge.recorded_ipv6(&text));
-    ranges.extend(range.filter(|range| has_address(facts, &bridge.name, range)));
-    ranges
-}
-
-/// Returns whether an interface has an address of a range of IPv6.
-fn has_address(facts: &Facts, interface: &str, range: &Subnet) -> bool {
-    let text = facts.view.text(ADDRESSES).unwrap_or_default();
-    let is_one = |line: &str| {
-        let mut fields = line.split_ascii_whitespace();
-        let bits = fields
-            .next()
-            .and_then(|digits| u128::from_str_radix(digits, 16).ok());
-        let is_in = bits.is_some_and(|bits| range.contains(Ipv6Addr::from_bits(bits).into()));
-        is_in && fields.last() == Some(interface)
-    };
-    text.lines().take(LEARNT_MAX).any(is_one)
 }
 
 /// The network of pods that the node's CNI configuration has; none if pods are on a bridge of the gateway.

@@ -7,11 +7,11 @@ use switchyard_core::spec::Subnet;
 
 use super::codes::runtime::{NATIVE_DROPPED, NATIVE_LACKING, TABLE_CHANGED};
 use super::facts::Facts;
-use super::families::{of_own_bridge, of_pod_bridge, own_ranges};
+use super::families::{of_own_bridge, of_pod_bridge};
 use super::finding::Finding;
 use super::kernel::Modules;
 use super::network::{FILTERS, Filter, drops, forward_rules, has_nf_tables};
-use super::pod_bridge::bridge_ranges;
+use super::pod_bridge::{bridge_ranges, own_ranges};
 
 /// The feature by which the daemon says whether the kernel can do all of it.
 pub(super) const NATIVE_BRIDGE: &str = "native_bridge";

@@ -381,6 +381,7 @@ fn bridge_that_has_a_range_of_ipv6_by_itself() {
         (range, of_other, on, false),
         (range, "", on, false),
         ("none\n", address, on, false),
+        ("withheld fd33:fbb1:fdc2:c40e::/64\n", address, on, false),
         ("", address, on, false),
         (range, address, off, false),
     ] {
