@@ -348,7 +348,7 @@ impl BridgeTables {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        if repairs.iter().any(|(_, repair)| repair.has_added()) {
+        if repairs.iter().any(|(_, repair)| repair.has_published()) {
             // Clients that sent while a port was missing would not be led to the container.
             self.past.add_for_later(flows_of_restored(all.iter()));
         }

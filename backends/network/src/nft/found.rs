@@ -55,6 +55,8 @@ pub enum Repair {
     Elements {
         /// How many were missing.
         added: usize,
+        /// How many of these are published ports.
+        ports: usize,
         /// How many should not be there.
         removed: usize,
     },
@@ -63,11 +65,11 @@ pub enum Repair {
 }
 
 impl Repair {
-    /// Returns whether elements were missing.
-    pub(crate) const fn has_added(self) -> bool {
+    /// Returns whether published ports were missing.
+    pub(crate) const fn has_published(self) -> bool {
         match self {
             Self::Nothing => false,
-            Self::Elements { added, .. } => added > 0,
+            Self::Elements { ports, .. } => ports > 0,
             Self::Whole => true,
         }
     }
@@ -247,8 +249,10 @@ pub(super) fn repair(
     let change = if surplus.is_empty() && missing.is_empty() {
         Repair::Nothing
     } else {
+        let is_port = |element: &&&Element| matches!(element, Element::Port { .. });
         Repair::Elements {
             added: missing.len(),
+            ports: missing.iter().filter(is_port).count(),
             removed: surplus.len(),
         }
     };

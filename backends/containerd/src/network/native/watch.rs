@@ -270,7 +270,7 @@ fn mended_text(family: NftFamily, repair: Repair) -> Option<String> {
     let family = family.name();
     match repair {
         Repair::Nothing => None,
-        Repair::Elements { added, removed } => Some(format!(
+        Repair::Elements { added, removed, .. } => Some(format!(
             "family {family}: {added} elements were added, {removed} removed"
         )),
         Repair::Whole => Some(format!(
@@ -285,7 +285,11 @@ mod tests {
 
     #[test]
     fn a_repair_is_told_by_what_it_has_changed() {
-        let elements = |added, removed| Repair::Elements { added, removed };
+        let elements = |added, removed| Repair::Elements {
+            added,
+            ports: added,
+            removed,
+        };
         for (family, repair, expected) in [
             (NftFamily::Ip4, Repair::Nothing, None),
             (NftFamily::Ip6, Repair::Nothing, None),
