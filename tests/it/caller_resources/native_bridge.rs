@@ -11,6 +11,7 @@ use switchyard_core::spec::{PortMapping, Protocol, Subnet};
 use switchyard_network::nft::{NftFamily, NftTables};
 use switchyard_tests::backend_fixture::BackendFixture;
 use switchyard_tests::host::{eventually, free_port};
+use switchyard_tests::prereq;
 
 use super::bridge::{
     LIMIT, SERVE, ask_for_a_mac_address, ask_for_an_address, get_distinct_addresses,
@@ -253,8 +254,9 @@ async fn bridge_that_is_made_has_a_range_of_ipv6_whatever_comes() {
 async fn bridge_that_is_there_gets_no_range_of_ipv6() {
     let mut caller = with_own_ipv6(|name| {
         let arguments = ["link", "add", name, "type", "bridge"];
-        let made = Command::new("ip").args(arguments).status();
-        assert!(made.expect("iproute2 is installed").success());
+        let ip = prereq::require("ip", "iproute2");
+        let made = Command::new(ip).args(arguments).status();
+        assert!(made.expect("it can be run").success());
     })
     .await;
     for _ in 0..2 {
