@@ -62,7 +62,7 @@ fn pools(facts: &Facts) -> Vec<AddressPool> {
     let mut found = Vec::new();
     if facts.config.nomad.enabled {
         let bridge = &facts.config.network.bridge;
-        let subnets = own_ranges(facts).into_iter();
+        let subnets = own_ranges(&facts.config).into_iter();
         found.extend(subnets.map(|subnet| AddressPool {
             network: bridge.name.clone(),
             dir: bridge.addresses_dir.join(&bridge.name),

@@ -54,7 +54,7 @@ fn routed(facts: &Facts) -> Vec<Finding> {
         );
         Some(Finding::new(&SUBNET_ROUTED, found).command("ip route"))
     };
-    let subnets = own_ranges(facts).into_iter();
+    let subnets = own_ranges(&facts.config).into_iter();
     subnets.filter_map(conflict).collect()
 }
 
@@ -63,7 +63,7 @@ fn overlapping_networks(facts: &Facts) -> Vec<Finding> {
     let config = &facts.config.network;
     let mut all: Vec<(String, Subnet)> = Vec::new();
     if facts.config.nomad.enabled {
-        let subnets = own_ranges(facts).into_iter();
+        let subnets = own_ranges(&facts.config).into_iter();
         let name = format!("network.bridge ({})", config.bridge.name);
         all.extend(subnets.map(|subnet| (name.clone(), subnet)));
     }

@@ -15,8 +15,11 @@ use super::facts::Facts;
 use super::finding::Finding;
 use super::network::{node_network, ranges};
 use super::nomad;
-use super::pod_bridge::{ADDRESSES, bridge_ranges, has_pods_on_bridge, own_ranges};
+use super::pod_bridge::{bridge_ranges, has_pods_on_bridge, own_ranges};
 use super::text::first_of;
+
+/// The addresses of the node's interfaces; a kernel without IPv6 has no such file.
+const ADDRESSES: &str = "/proc/net/if_inet6";
 
 /// The parameters of interfaces; those of `default` are what new ones begin with.
 const PARAMETERS: &str = "/proc/sys/net/ipv6/conf";
@@ -42,7 +45,7 @@ pub(super) fn of_bridge(facts: &Facts) -> Vec<IpAddr> {
     if !has_tasks(facts) {
         return Vec::new();
     }
-    let ranges = own_ranges(facts).into_iter();
+    let ranges = own_ranges(&facts.config).into_iter();
     ranges.map(|range| range.first()).collect()
 }
 

@@ -47,6 +47,7 @@ mod network;
 mod node_devices;
 mod nomad;
 pub mod outside;
+mod own_ipv6;
 mod pod_bridge;
 mod redact;
 mod selinux;

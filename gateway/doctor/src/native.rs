@@ -82,7 +82,7 @@ fn has_ports(facts: &Facts, bridge: &str) -> bool {
 /// The subnets of a bridge of the gateway; none of that of pods while nobody tells them.
 fn subnets(facts: &Facts, bridge: &str) -> Vec<Subnet> {
     if bridge == facts.config.network.bridge.name {
-        own_ranges(facts)
+        own_ranges(&facts.config)
     } else {
         bridge_ranges(facts)
     }

@@ -366,24 +366,26 @@ fn bridge_that_overlaps_a_route() {
     check(|node| node.file("/proc/net/route", &text), &[]);
 }
 
-/// The daemon decides when it makes the bridge, which has an address of the range then.
+/// The daemon decides before it makes the bridge.
 #[test]
 fn bridge_that_has_a_range_of_ipv6_by_itself() {
     let range = "fd33:fbb1:fdc2:c40e::/64\n";
-    let address = "fd33fbb1fdc2c40e0000000000000001 05 40 00 80 switchyard0\n";
-    let link_local = "fe800000000000000000000000000001 05 40 20 80 switchyard0\n";
-    let of_other = "fd33fbb1fdc2c40e0000000000000001 05 40 00 80 switchyard1\n";
     let off = "[network.bridge]\nipv6 = false";
     let on = "[network.bridge]\nipv6 = true";
-    for (record, addresses, config, has_six) in [
-        (range, address, on, true),
-        (range, link_local, on, false),
-        (range, of_other, on, false),
-        (range, "", on, false),
-        ("none\n", address, on, false),
-        ("withheld fd33:fbb1:fdc2:c40e::/64\n", address, on, false),
-        ("", address, on, false),
-        (range, address, off, false),
+    let configured = "[network.bridge]\nsubnets = [\"172.26.80.0/20\", \"fd00:26:80::/64\"]";
+    for (record, device, config, has_six) in [
+        (range, "switchyard0", on, true),
+        (range, "switchyard1", on, false),
+        ("none\n", "switchyard0", on, false),
+        (
+            "withheld fd33:fbb1:fdc2:c40e::/64\n",
+            "switchyard0",
+            on,
+            false,
+        ),
+        ("", "switchyard0", on, false),
+        (range, "switchyard0", off, false),
+        (range, "switchyard1", configured, true),
     ] {
         let found = ["SY103 warning"];
         let expected = if has_six { &found[..] } else { &[] };
@@ -392,7 +394,7 @@ fn bridge_that_has_a_range_of_ipv6_by_itself() {
             |node| {
                 node.config(config);
                 node.file("/var/lib/switchyard/network/switchyard0.ipv6", record);
-                node.file("/proc/net/if_inet6", addresses);
+                node.file(&format!("/sys/class/net/{device}/ifindex"), "7\n");
                 node.file(forwards, "0\n");
             },
             expected,
