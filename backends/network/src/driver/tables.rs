@@ -339,7 +339,7 @@ impl BridgeTables {
         let needed: BTreeSet<_> = subnets.map(|subnet| subnet.family()).collect();
         let knows_all = state.knows_all;
         let kernel = state.kernel(&self.name)?;
-        let mut repairs = Vec::new();
+        let mut repairs: Vec<(NftFamily, Repair)> = Vec::new();
         let mut failed = None;
         for family in families {
             let is_needed = needed.contains(&family);
@@ -348,10 +348,12 @@ impl BridgeTables {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        if repairs.iter().any(|(_, repair)| repair.has_published()) {
-            // Clients that sent while a port was missing would not be led to the container.
-            self.past.add_for_later(flows_of_restored(all.iter()));
-        }
+        // Clients that sent while a port was missing would not be led to the container.
+        let published = repairs.iter().filter(|(_, repair)| repair.has_published());
+        let published: Vec<NftFamily> = published.map(|(family, _)| *family).collect();
+        let is_restored = |element: &&Element| published.iter().any(|one| element.fits(*one));
+        let restored = flows_of_restored(all.iter().filter(is_restored));
+        self.past.add_for_later(restored);
         match failed {
             Some(error) => Err(error.into()),
             None => Ok(repairs),
