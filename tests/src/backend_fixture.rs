@@ -185,6 +185,8 @@ fn settings(root: &PrivateRoot) -> Settings {
                 name: root.bridge().name().to_owned(),
                 subnets: vec![root.bridge().subnet()],
                 addresses_dir: root.bridge().data_dir().to_owned(),
+                // It depends on the node on which a test runs.
+                ipv6: false,
                 ..BridgeConfig::default()
             },
             ..NetworkConfig::default()

@@ -34,6 +34,7 @@ pub(crate) mod kept_ports;
 pub(crate) mod listeners;
 pub(crate) mod native;
 pub(crate) mod node_networks;
+pub(crate) mod own_ipv6;
 pub(crate) mod plugin_runs;
 pub(crate) mod pod_bridge;
 mod predecessor_plugins;

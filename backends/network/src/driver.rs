@@ -18,7 +18,7 @@
 //!   an address is released.
 //! - The bridge's own hardware address does not change, so that containers know it for good.
 //! - Attachments that plugins have made on the same bridge stay as they are.
-//! - No container gets an address while connections of its last owner may still be led to it.
+//! - No container gets an address, or a port of UDP or SCTP, while connections of its last owner may still be led there.
 //! - A pinned container sends with its own addresses alone from the moment at which it is attached, until it is unpinned or detached.
 //!
 //! All calls block: an attachment takes about a millisecond, in which others wait. The kernel has one lock for all links, so several threads
@@ -39,7 +39,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use switchyard_crash_points::{CrashPoint, reach};
 
@@ -77,6 +77,8 @@ pub struct BridgeDriver {
     rules: BridgeRules,
     /// Whether addresses stay that are of none of its subnets.
     leaves_addresses: bool,
+    /// Done once connections are removed that a predecessor has left.
+    abandoned: Once,
 }
 
 impl BridgeDriver {
@@ -111,6 +113,7 @@ impl BridgeDriver {
             rules,
             settings,
             leaves_addresses: true,
+            abandoned: Once::new(),
         })
     }
 
@@ -157,13 +160,13 @@ impl BridgeDriver {
     ///
     /// # Errors
     /// [`DriverError::Addresses`] if there are no addresses, or not the requested ones; [`DriverError::NoBridge`],
-    /// [`DriverError::SubnetTaken`], [`DriverError::RoutersIgnored`], [`DriverError::PortTaken`], [`DriverError::Links`],
-    /// [`DriverError::Rules`]; [`DriverError::NotUndone`] if something of it is left.
+    /// [`DriverError::SubnetTaken`], [`DriverError::BridgeFull`], [`DriverError::RoutersIgnored`], [`DriverError::PortTaken`],
+    /// [`DriverError::Links`], [`DriverError::Rules`]; [`DriverError::NotUndone`] if something of it is left.
     pub fn attach(&self, request: &AttachRequest) -> Result<Attached, DriverError> {
+        self.abandoned.call_once(|| self.forget_abandoned_flows());
         let assigned = self.pool.assign(&request.holder, &request.addresses)?;
         reach(CrashPoint::AddressesAssigned);
         let addresses: Vec<_> = assigned.iter().map(|one| one.address).collect();
-        self.tables.past.remove_before(&addresses);
         match self.connect(request, assigned) {
             Ok(attached) => {
                 self.tables.past.add(flows_of_new(&request.ports));
@@ -171,6 +174,20 @@ impl BridgeDriver {
             }
             Err(error) => Err(self.undone(request, addresses, error)),
         }
+    }
+
+    /// Removes the connections of UDP and SCTP that still lead to former containers of a predecessor. It knew which these are, and may have
+    /// been killed behind the answer to a detachment.
+    fn forget_abandoned_flows(&self) {
+        // An attachment that cannot read the addresses either says so.
+        let Ok(reservations) = self.pool.reservations() else {
+            return;
+        };
+        let in_use = reservations.into_iter().map(|one| one.address);
+        let gateways = self.gateways.iter().map(|gateway| gateway.address());
+        let in_use: BTreeSet<IpAddr> = in_use.chain(gateways).collect();
+        let subnets = &self.rules.subnets;
+        self.tables.past.remove_abandoned(subnets, &in_use);
     }
 
     /// Undoes an attachment that failed, and returns the error.
@@ -205,9 +222,11 @@ impl BridgeDriver {
         let host = self.host_link(&request.holder);
         // For a container that is gone by now no bridge is made.
         let namespace = NetNs::open(&request.netns)?;
-        let mut state = self.tables.lock();
         // Before there is anything of it, so that it is never taken for something that a kill has left.
-        self.replace(&mut state, &request.holder, BTreeSet::new())?;
+        let before = self.replace(&mut self.tables.lock(), &request.holder, BTreeSet::new())?;
+        self.tables.past.add(flows_of_ended(&before));
+        self.tables.past.remove_before(&addresses, &request.ports);
+        let mut state = self.tables.lock();
         let bridge = self.ready_bridge(&mut state)?;
         let mac = self.connect_links(&mut state, request, &namespace, &bridge, &assigned)?;
         let pin = request.is_pinned.then_some(mac);
@@ -321,7 +340,8 @@ impl BridgeDriver {
     ) -> Result<BTreeSet<Element>, DriverError> {
         let known = self.note(state, holder, BTreeSet::new());
         elements.extend(known.into_iter().flat_map(|known| known.elements));
-        state.withdraw(self.tables.name(), &elements, &self.families)?;
+        // Also of a family that the bridge had when it was attached, and has no more.
+        state.withdraw(self.tables.name(), &elements, &NftFamily::ALL)?;
         Ok(elements)
     }
 

@@ -38,6 +38,7 @@ mod tables;
 mod transaction;
 
 pub use bridges::{BridgeRules, Isolation, bridge_elements};
+pub(crate) use conntrack::is_lasting;
 pub use conntrack::{Conntrack, Flows};
 pub use element::Element;
 pub use error::NftError;

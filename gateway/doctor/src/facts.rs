@@ -14,6 +14,7 @@ use switchyard_operator_api::{DevicesView, Overridden, StatusReport, SwarmView};
 
 use super::local::PROGRAM_DIRS;
 use super::network_defaults::{UsedDefaults, load_settled};
+use super::own_ipv6::add_own_ipv6;
 use super::unit::{LoadedUnit, variable_of};
 use super::view::{FILE_MAX, NodeView, ProcessFacts};
 
@@ -82,9 +83,7 @@ impl Facts {
     /// Gathers the facts.
     pub(super) fn gather(view: Arc<dyn NodeView>, request: &DoctorRequest) -> Self {
         let first = view.load(&request.sources);
-        let config = first
-            .map(|loaded| loaded.effective.config)
-            .unwrap_or_default();
+        let config = first.map_or_else(|_| Config::default(), |loaded| loaded.effective.config);
         let admin_socket = request
             .socket
             .clone()
@@ -126,6 +125,7 @@ impl Facts {
             None => facts.load(&sources, in_force.as_ref()),
         }
         facts.served = in_force.unwrap_or_else(|| facts.config.clone());
+        add_own_ipv6(&*facts.view, &mut facts.config);
         facts
     }
 

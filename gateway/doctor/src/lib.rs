@@ -48,6 +48,7 @@ mod network_defaults;
 mod node_devices;
 mod nomad;
 pub mod outside;
+mod own_ipv6;
 mod pod_bridge;
 mod redact;
 mod selinux;

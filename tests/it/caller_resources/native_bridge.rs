@@ -2,13 +2,16 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::process::Command;
 
 use switchyard_containerd::config::BridgeDriverChoice::{self, Cni, Native};
 use switchyard_core::ErrorKind;
 use switchyard_core::id::SandboxId;
-use switchyard_core::spec::{PortMapping, Protocol};
+use switchyard_core::spec::{PortMapping, Protocol, Subnet};
 use switchyard_network::nft::{NftFamily, NftTables};
+use switchyard_tests::backend_fixture::BackendFixture;
 use switchyard_tests::host::{eventually, free_port};
+use switchyard_tests::prereq;
 
 use super::bridge::{
     LIMIT, SERVE, ask_for_a_mac_address, ask_for_an_address, get_distinct_addresses,
@@ -175,5 +178,95 @@ async fn status_says_who_attaches_to_the_bridge() {
     assert_eq!(driver(&caller).as_deref(), Some("native"));
     reopen(&mut caller, Cni).await;
     assert_eq!(driver(&caller).as_deref(), Some("cni"));
+    caller.close().await;
+}
+
+/// Whether the node forwards IPv6, which it does from the first bridge of both families on, as other tests have them.
+const FORWARDS_IPV6: &str = "/proc/sys/net/ipv6/conf/all/forwarding";
+
+/// A backend whose own bridge may have a range of IPv6 by itself, on a node that forwards IPv6. `prepare` gets the name of the bridge first.
+async fn with_own_ipv6(prepare: impl FnOnce(&str)) -> CallerFixture {
+    if fs::read_to_string(FORWARDS_IPV6).is_ok_and(|text| text.trim() == "0") {
+        fs::write(FORWARDS_IPV6, "1").expect("root may set it");
+    }
+    let fixture = tokio::task::block_in_place(|| {
+        BackendFixture::with(|settings| {
+            let bridge = &mut settings.network.bridge;
+            bridge.driver = Native;
+            bridge.ipv6 = true;
+            prepare(&bridge.name);
+        })
+    });
+    CallerFixture::with_fixture(fixture).await
+}
+
+/// What is on record of the range of IPv6.
+fn record(caller: &CallerFixture) -> String {
+    let root = caller.fixture.root();
+    let name = format!("network/{}.ipv6", root.bridge().bridge());
+    let text = fs::read_to_string(root.state().join(name));
+    text.expect("it is decided at the first start")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bridge_that_is_made_has_a_range_of_ipv6_whatever_comes() {
+    let mut caller = with_own_ipv6(|_| {}).await;
+    let noted = record(&caller);
+    let range: Subnet = noted.trim().parse().expect("it is a range");
+    let mut sandboxes = Vec::new();
+    // The first of them makes the bridge.
+    for driver in [Native, Native, Cni, Native] {
+        reopen(&mut caller, driver).await;
+        assert_eq!(record(&caller), noted);
+        let facts = caller.backend.status().facts;
+        let summary = facts.get("network.bridge").cloned().unwrap_or_default();
+        assert!(
+            summary.ends_with(&format!(" {range}")),
+            "{driver:?}: {summary}"
+        );
+        let (sandbox, details) = caller.sandbox(|spec| spec.network = bridged(|_| {})).await;
+        sandboxes.push(sandbox);
+        let [four, six] = details.ips[..] else {
+            panic!("{driver:?}: {details:?}");
+        };
+        assert!(
+            four.is_ipv4() && range.contains(six),
+            "{driver:?}: {details:?}"
+        );
+    }
+    for sandbox in sandboxes {
+        let removed = async {
+            caller.backend.stop_sandbox(sandbox).await?;
+            caller.backend.remove_sandbox(sandbox).await
+        };
+        removed
+            .await
+            .expect("it goes, whoever has made its network");
+    }
+    assert_eq!(
+        caller.fixture.root().bridge().in_use(),
+        Vec::<String>::new()
+    );
+    caller.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bridge_that_is_there_gets_no_range_of_ipv6() {
+    let mut caller = with_own_ipv6(|name| {
+        let arguments = ["link", "add", name, "type", "bridge"];
+        let ip = prereq::require("ip", "iproute2");
+        let made = Command::new(ip).args(arguments).status();
+        assert!(made.expect("it can be run").success());
+    })
+    .await;
+    for _ in 0..2 {
+        assert_eq!(record(&caller), "none\n");
+        let (_, details) = caller.sandbox(|spec| spec.network = bridged(|_| {})).await;
+        assert!(
+            details.ips.len() == 1 && details.ips[0].is_ipv4(),
+            "{details:?}"
+        );
+        reopen(&mut caller, Native).await;
+    }
     caller.close().await;
 }

@@ -37,7 +37,7 @@ fn on_bridge(root: &PrivateRoot, more: &str) -> String {
     format!(
         "[cri]\nnetwork = \"bridge\"\n\
          [network]\nbin_dirs = [{:?}]\n\
-         [network.bridge]\ndriver = \"native\"\n\
+         [network.bridge]\ndriver = \"native\"\nipv6 = false\n\
          [network.pods]\nname = {:?}\n{more}",
         root.path().join("no-plugins"),
         root.network().bridge(),
@@ -47,7 +47,7 @@ fn on_bridge(root: &PrivateRoot, more: &str) -> String {
 /// The configuration of a node whose pods have the network of CNI, with the same bridges.
 fn without_pods(root: &PrivateRoot) -> String {
     format!(
-        "[network.bridge]\ndriver = \"native\"\n\
+        "[network.bridge]\ndriver = \"native\"\nipv6 = false\n\
          [network.pods]\nname = {:?}\n",
         root.network().bridge()
     )

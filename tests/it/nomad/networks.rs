@@ -20,8 +20,8 @@ use switchyard_tests::prereq;
 /// Time for a connection on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
-/// The configuration of a daemon that attaches tasks to its bridge itself.
-pub(super) const NATIVE: &str = "[network.bridge]\ndriver = \"native\"\n";
+/// The configuration of a daemon that attaches tasks to its bridge itself, which has the same families on each node.
+pub(super) const NATIVE: &str = "[network.bridge]\ndriver = \"native\"\nipv6 = false\n";
 
 /// A task that serves one line on a port, and says its addresses.
 fn server(node: &TestNode, agent: &Agent, port: u16, more: Value) -> TaskSetup {

@@ -389,7 +389,7 @@ fn neither_bridge_nor_address_is_left_when_the_daemon_that_makes_it_is_killed() 
         steps.map(|step| (*step, 1)).collect()
     };
     kill_amid(
-        "[network.bridge]\ndriver = \"native\"\n",
+        "[network.bridge]\ndriver = \"native\"\nipv6 = false\n",
         steps(Operation::AttachToBridge),
         steps(Operation::DetachFromBridge),
     );

@@ -48,6 +48,7 @@ use crate::network::cluster_bridges::{ClusterBridges, OwnBridge};
 use crate::network::kept_ports::KeptPorts;
 use crate::network::native::NativeBridges;
 use crate::network::node_networks::NodeNetworks;
+use crate::network::own_ipv6::with_own_ipv6;
 use crate::network::pod_bridge::PodBridge;
 use crate::network::ranges::Ranges;
 use crate::node::Node;
@@ -406,7 +407,7 @@ impl Handles {
 
     fn network(&self) -> Result<Arc<Network>> {
         let all_settings = self.context.settings();
-        let settings = &all_settings.network;
+        let settings = &with_own_ipv6(&all_settings.network, &self.context.layout);
         let bridge = BridgeNetwork::new(&settings.bridge, &self.context.layout)?;
         let native = NativeBridges::new(settings, bridge.list())?;
         let mark = self.context.layout.pod_mark(&settings.pods.name);

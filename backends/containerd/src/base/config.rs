@@ -169,6 +169,8 @@ pub struct BridgeConfig {
     pub driver: Option<BridgeDriverChoice>,
     /// Which sandboxes on the gateway's bridges send with their own addresses alone.
     pub pin: PinChoice,
+    /// True if a bridge that the daemon makes itself may have a range of IPv6 that is not among `subnets`.
+    pub ipv6: bool,
 }
 
 /// `[devices]`: where the descriptions of devices are.

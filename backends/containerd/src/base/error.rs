@@ -147,12 +147,13 @@ pub(crate) fn exhausted_or(otherwise: ErrorKind, error: &(dyn StdError + 'static
 }
 
 /// Returns whether a message reports that a limit of the node is reached: a full disk, in bytes or inodes, an exhausted
-/// quota, or too many open files, of a process or of all.
+/// quota, too many open files, of a process or of all, or a bridge with all ports that it can have.
 pub(crate) fn mentions_exhaustion(text: &str) -> bool {
-    const FULL: [&str; 3] = [
+    const FULL: [&str; 4] = [
         "no space left on device",
         "disk quota exceeded",
         "too many open files",
+        "exchange full",
     ];
     let text = text.to_lowercase();
     FULL.iter().any(|part| text.contains(part))
@@ -383,8 +384,8 @@ mod tests {
             exhausted_or(ErrorKind::Internal, &deep),
             ErrorKind::ResourceExhausted
         );
-        // EDQUOT, ENFILE and EMFILE.
-        for number in [122, 23, 24] {
+        // EDQUOT, ENFILE, EMFILE, and EXFULL as the plugin `bridge` passes it on.
+        for number in [122, 23, 24, 54] {
             let limit = io::Error::from_raw_os_error(number);
             assert_eq!(
                 exhausted_or(ErrorKind::Internal, &limit),

@@ -11,6 +11,7 @@
 //! <state>/ranges.json       address ranges of owners                       outlives a reboot
 //! <state>/network/          the gateway's own network, for inspection      written at each start
 //! <state>/network/*.pods    pods have had a bridge of this name            until it is deleted
+//! <state>/network/*.ipv6    the range that the own bridge of this name has by itself, or is made without
 //! <state>/write-test        written to learn whether the disk can be       every few seconds
 //! <run>/sandboxes/<id>/     shm/                                           gone after a reboot
 //! <run>/ns/<id>/            user, net, ipc, uts, pid: pinned namespaces    gone after a reboot

@@ -31,7 +31,7 @@ use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::report;
 use switchyard_namespaces::{Ns, delete_device};
 use switchyard_network::addresses::Holder;
-use switchyard_network::driver::{self, AttachRequest, BridgeDriver, BridgeTables};
+use switchyard_network::driver::{self, AttachRequest, BridgeDriver, BridgeTables, DriverError};
 use switchyard_network::netlink::LinkName;
 use switchyard_network::nft::NftFamily;
 use tokio::sync::{Notify, Semaphore};
@@ -110,6 +110,14 @@ pub(super) struct NativeAttachment {
     driver: Arc<BridgeDriver>,
     /// One that was cut off has no addresses on record.
     attachment: driver::Attachment,
+}
+
+/// Looks whether the kernel can do what a driver of this bridge needs for addresses of both families. Blocks.
+///
+/// # Errors
+/// What it cannot do.
+pub(super) fn check_kernel(bridge: &str) -> std::result::Result<(), DriverError> {
+    BridgeTables::new(mapping::table_of(bridge)?).probe(&NftFamily::ALL)
 }
 
 // === impl NativeRequest ===

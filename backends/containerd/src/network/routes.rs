@@ -1,5 +1,6 @@
 //! The node's routes and addresses, as far as a network of ours may not have their addresses.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use switchyard_core::spec::Subnet;
@@ -48,6 +49,19 @@ impl Routes {
         self.find(own, |_, range| range.overlaps(subnet))
     }
 
+    /// The same, or an interface that has an address of `subnet`, although no route leads there.
+    pub(super) fn conflict_or_address(&self, subnet: &Subnet, own: &str) -> Option<Conflict> {
+        let has = || self.with_address(own, |address| subnet.contains(address));
+        self.conflict(subnet, own).or_else(has)
+    }
+
+    /// The interfaces by which the node reaches most others.
+    pub(super) fn uplinks(&self) -> Vec<String> {
+        let ways = self.routes.iter().filter(|route| route.is_default());
+        let names: BTreeSet<&String> = ways.map(|route| &route.interface).collect();
+        names.into_iter().cloned().collect()
+    }
+
     /// Who has addresses of `subnet`, which a cluster has given the node: a route to some of them alone, an interface with an address of
     /// them, or a router that the node asks; save those of the interface `own`. A route to more addresses gives way to that of the subnet,
     /// unless it is that of a cluster's bridge. The first address of the subnet is not counted: no container has it, and flannel gives it to
@@ -59,13 +73,8 @@ impl Routes {
             subnet.contains_all(range) && !is_first(range)
                 || is_interface_name(interface) && range.overlaps(subnet)
         };
-        let mut addresses = self.addresses.iter();
-        let has = addresses.find(|(name, address)| {
-            name != own && subnet.contains(*address) && *address != subnet.first()
-        });
-        let has = has.map(|(interface, address)| Conflict {
-            interface: interface.clone(),
-            why: format!("{interface} has the address {address}"),
+        let has = self.with_address(own, |address| {
+            subnet.contains(address) && address != subnet.first()
         });
         let router = |route: &Route| {
             let gateway = route.gateway.filter(|gateway| subnet.contains(*gateway))?;
@@ -87,6 +96,16 @@ impl Routes {
         });
         let mut of_own = of_own.map(|route| Subnet::of(route.to, route.prefix));
         of_own.find(|range| !ranges.contains(range))
+    }
+
+    /// An interface other than `own` that has such an address.
+    fn with_address(&self, own: &str, is_it: impl Fn(IpAddr) -> bool) -> Option<Conflict> {
+        let mut addresses = self.addresses.iter();
+        let has = addresses.find(|(name, address)| name != own && is_it(*address));
+        has.map(|(interface, address)| Conflict {
+            interface: interface.clone(),
+            why: format!("{interface} has the address {address}"),
+        })
     }
 
     fn find(&self, own: &str, is_it: impl Fn(&str, &Subnet) -> bool) -> Option<Conflict> {
@@ -138,6 +157,57 @@ mod tests {
             assert_eq!(found.is_some(), is_taken, "{to}/{prefix} {subnet}");
             assert_eq!(routes.conflict_within(&subnet, "eth1"), None);
         }
+    }
+
+    #[test]
+    fn a_range_that_nobody_asked_for_leaves_every_address_of_the_node() {
+        let range = "fd33:fbb1:fdc2:c40e::/64".parse().unwrap();
+        let why = |routes: &Routes| {
+            let found = routes.conflict_or_address(&range, "own");
+            found.map(|found| found.why)
+        };
+        for (interface, to, prefix, expected) in [
+            ("eth0", "::", 0, None),
+            (
+                "eth0",
+                "fd00::",
+                8,
+                Some("the node reaches fd00::/8 by eth0"),
+            ),
+            (
+                "wg0",
+                "fd33:fbb1:fdc2::",
+                48,
+                Some("the node reaches fd33:fbb1:fdc2::/48 by wg0"),
+            ),
+            ("wg0", "fd33:fbb1:fdc3::", 48, None),
+            ("own", "fd33:fbb1:fdc2:c40e::", 64, None),
+        ] {
+            let mut routes = routes(interface, to, prefix);
+            assert_eq!(why(&routes).as_deref(), expected, "{interface} {to}");
+            let address = "fd33:fbb1:fdc2:c40e::7".parse().unwrap();
+            routes.addresses.push(("own".to_owned(), address));
+            assert_eq!(why(&routes).as_deref(), expected, "{interface} {to}");
+            routes.addresses.push(("dummy0".to_owned(), address));
+            let has = "dummy0 has the address fd33:fbb1:fdc2:c40e::7";
+            assert_eq!(why(&routes).as_deref(), expected.or(Some(has)));
+        }
+    }
+
+    #[test]
+    fn ways_to_most_others_are_those_of_both_families() {
+        let mut all = routes("eth0", "0.0.0.0", 0);
+        for (interface, to, prefix) in [
+            ("eth0", "::", 0),
+            ("tun0", "128.0.0.0", 1),
+            ("tun1", "2000::", 3),
+            ("docker0", "172.17.0.0", 16),
+            ("wg0", "fd00::", 8),
+        ] {
+            all.routes.extend(routes(interface, to, prefix).routes);
+        }
+        assert_eq!(all.uplinks(), ["eth0", "tun0", "tun1"]);
+        assert!(routes("docker0", "172.17.0.0", 16).uplinks().is_empty());
     }
 
     #[test]

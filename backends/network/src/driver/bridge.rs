@@ -16,8 +16,8 @@ use super::tables::State;
 use crate::netlink::{
     Address, Bridge, Family, IpFamily, IpPrefix, Ipv4Setting, Ipv6Setting, Link, LinkName, LinkRef,
     Mac, NetNs, NetlinkError, NewLink, Request, Socket, Veth, add_address, delete_address,
-    enable_forwarding, find_link, is_forwarding, learns_from_routers, list_addresses, set_ipv4,
-    set_ipv6, set_mac, set_master, set_mtu, set_up,
+    enable_forwarding, find_link, list_addresses, set_ipv4, set_ipv6, set_mac, set_master, set_mtu,
+    set_up, would_ignore_routers,
 };
 use crate::nft::{NftFamily, NftSubnet};
 
@@ -260,10 +260,10 @@ impl BridgeDriver {
     /// [`DriverError::RoutersIgnored`], [`DriverError::Links`].
     pub fn keep_routers(&self) -> Result<(), DriverError> {
         let forwards = self.settings.is_gateway && self.families.contains(&NftFamily::Ip6);
-        if !forwards || is_forwarding(IpFamily::V6)? {
+        if !forwards {
             return Ok(());
         }
-        match learns_from_routers()? {
+        match would_ignore_routers(&[])? {
             Some(interface) => Err(DriverError::RoutersIgnored {
                 bridge: self.settings.name.to_string(),
                 interface,

@@ -58,7 +58,8 @@ impl BridgeDriver {
             peer_namespace: namespace.clone(),
         };
         let route = &mut state.kernel(self.tables.name())?.route;
-        make_pair(route, &pair)?;
+        make_pair(route, &pair)
+            .map_err(|error| DriverError::of_port(error, &self.settings.name))?;
         reach(CrashPoint::PairMade);
         if request.limits != Limits::default() {
             self.limit_bandwidth(route, request, &host)?;

@@ -11,7 +11,7 @@ use super::names::bridge_port;
 use crate::addresses::Holder;
 use crate::netlink::{LinkName, Mac};
 use crate::nft::{
-    BridgeName, Element, ElementChange, Flows, NftError, NftFamily, Transport, port_pins,
+    BridgeName, Element, ElementChange, Flows, NftError, NftFamily, is_lasting, port_pins,
 };
 
 /// How many ports an error names.
@@ -125,10 +125,27 @@ pub(super) fn flows_of_new(ports: &[PublishedPort]) -> Vec<Flows> {
     let lasting = ports.iter().filter(|port| is_lasting(port.protocol));
     let flows = |port: &PublishedPort| Flows::BeforePublished {
         protocol: port.protocol,
-        at: port.at.filter(|at| !at.is_unspecified()),
+        at: port
+            .at
+            .map(|at| at.to_canonical())
+            .filter(|at| !at.is_unspecified()),
         port: port.port,
     };
     lasting.map(flows).collect()
+}
+
+/// The same for ports that are published again, as these elements say.
+pub(super) fn flows_of_restored<'a>(elements: impl Iterator<Item = &'a Element>) -> Vec<Flows> {
+    let flows = |element: &Element| {
+        let Element::Port {
+            at, protocol, port, ..
+        } = *element
+        else {
+            return None;
+        };
+        is_lasting(protocol).then_some(Flows::BeforePublished { protocol, at, port })
+    };
+    elements.filter_map(flows).collect()
 }
 
 /// The connections that ports led to a container which is detached: as long as their client sends, they would go on to its address, whoever
@@ -136,28 +153,22 @@ pub(super) fn flows_of_new(ports: &[PublishedPort]) -> Vec<Flows> {
 pub(super) fn flows_of_ended(elements: &BTreeSet<Element>) -> Vec<Flows> {
     let flows = |element: &Element| {
         let Element::Port {
+            at: _,
             protocol,
+            port,
             to,
             to_port,
-            ..
-        } = element
+        } = *element
         else {
             return None;
         };
-        is_lasting(*protocol).then_some(Flows::To {
-            protocol: *protocol,
-            container: SocketAddr::new(*to, *to_port),
+        is_lasting(protocol).then_some(Flows::To {
+            protocol,
+            port,
+            container: SocketAddr::new(to, to_port),
         })
     };
     elements.iter().filter_map(flows).collect()
-}
-
-/// Returns whether a connection of the protocol lasts as long as a client sends, whoever answers.
-const fn is_lasting(protocol: Transport) -> bool {
-    match protocol {
-        Transport::Udp | Transport::Sctp => true,
-        Transport::Tcp => false,
-    }
 }
 
 /// Returns whether a published port leads elsewhere already.
@@ -252,6 +263,7 @@ fn port_name(at: Option<IpAddr>, port: u16, protocol: Transport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nft::Transport;
     use crate::testing::subnet;
 
     const V4: &str = "10.1.0.2";
@@ -299,6 +311,11 @@ mod tests {
             let hairpins = elements.len() - led.len();
             assert_eq!(hairpins, led.len(), "{at:?}: each has its hairpin");
             assert_eq!(flows_of_ended(&elements).len(), led.len());
+            // Published anew or again, the same connections are in the way of it.
+            let new = flows_of_new(&[port]);
+            let restored = flows_of_restored(elements.iter());
+            assert!(restored.iter().all(|one| new.contains(one)), "{at:?}");
+            assert_eq!(restored.len(), led.len(), "{at:?}");
         }
     }
 

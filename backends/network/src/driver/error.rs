@@ -1,10 +1,14 @@
 //! Why a container could not be attached or detached.
 
+use nix::errno::Errno;
 use thiserror::Error;
 
 use crate::addresses::AddressError;
-use crate::netlink::NetlinkError;
+use crate::netlink::{LinkName, NetlinkError};
 use crate::nft::NftError;
+
+/// How many ports the kernel gives a bridge: it numbers them with ten bits, from 1 on.
+pub(super) const PORTS_MAX: usize = 1023;
 
 /// Failure of a call of [`crate::driver`].
 #[derive(Debug, Error)]
@@ -40,6 +44,16 @@ pub enum DriverError {
         /// The name of the other bridge.
         bridge: String,
     },
+    /// The bridge has as many containers as the kernel numbers.
+    #[error(
+        "the bridge {bridge} has {PORTS_MAX} ports, the most that Linux gives one: stop containers on it, or connect new ones to a second bridge"
+    )]
+    BridgeFull {
+        /// The name of the bridge.
+        bridge: String,
+        /// What the kernel refused.
+        source: NetlinkError,
+    },
     /// The node would lose addresses and routes of IPv6.
     #[error(
         "{bridge} has IPv6, and the node would lose what {interface} learns from routers as soon as it forwards: set it with sysctl -w net/ipv6/conf/{interface}/accept_ra=2, and in /etc/sysctl.d"
@@ -73,6 +87,17 @@ pub enum DriverError {
 // === impl DriverError ===
 
 impl DriverError {
+    /// The error for a device that could not be made a port of this bridge.
+    pub(super) fn of_port(error: NetlinkError, bridge: &LinkName) -> Self {
+        if error.refusal() == Some(Errno::EXFULL) {
+            return Self::BridgeFull {
+                bridge: bridge.to_string(),
+                source: error,
+            };
+        }
+        Self::Links(error)
+    }
+
     /// Returns whether nothing is left of what was tried.
     #[must_use]
     pub const fn is_undone(&self) -> bool {

@@ -1,12 +1,14 @@
 //! Connections that are removed behind the answer, since the kernel looks at all of them for it.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use switchyard_linux::report;
 
-use crate::nft::{Conntrack, Flows};
+use super::attachment::PublishedPort;
+use crate::nft::{Conntrack, Flows, NftError, NftSubnet, is_lasting};
 
 /// How many wait at most until somebody asks for their removal.
 const WAITING_MAX: usize = 4096;
@@ -24,14 +26,15 @@ pub(super) struct PastFlows {
 impl PastFlows {
     /// Adds some. Too many are removed at once.
     pub(super) fn add(&self, flows: Vec<Flows>) {
-        let too_many = {
-            let mut waiting = self.waiting.lock();
-            waiting.extend(flows);
-            waiting.len() > WAITING_MAX
-        };
-        if too_many {
+        self.add_for_later(flows);
+        if self.waiting.lock().len() > WAITING_MAX {
             self.remove();
         }
+    }
+
+    /// Adds some, for whoever adds or removes the next ones: without waiting for the kernel.
+    pub(super) fn add_for_later(&self, flows: Vec<Flows>) {
+        self.waiting.lock().extend(flows);
     }
 
     /// Removes all.
@@ -40,23 +43,32 @@ impl PastFlows {
         self.remove_waiting();
     }
 
-    /// Removes all, if some lead to one of these addresses, which get a new owner.
-    pub(super) fn remove_before(&self, addresses: &[IpAddr]) {
+    /// Removes all, if some lead to one of these addresses, or may have begun at one of these ports: both get a new owner.
+    pub(super) fn remove_before(&self, addresses: &[IpAddr], ports: &[PublishedPort]) {
         // Those that are being removed are no longer among the waiting ones.
         let _turn = self.removing.lock();
-        let lead_there = |flows: &Flows| lead_to(flows, addresses);
-        let is_needed = self.waiting.lock().iter().any(lead_there);
+        let is_in_the_way = |flows: &Flows| lead_to(flows, addresses) || may_begin_at(flows, ports);
+        let is_needed = self.waiting.lock().iter().any(is_in_the_way);
         if is_needed {
             self.remove_waiting();
         }
     }
 
+    /// Removes those that lead to an address of these subnets which nobody has: a process that was killed behind its answer has left them.
+    pub(super) fn remove_abandoned(&self, subnets: &[NftSubnet], in_use: &BTreeSet<IpAddr>) {
+        let _turn = self.removing.lock();
+        self.remove_by(|conntrack| conntrack.remove_abandoned(subnets, in_use));
+    }
+
     fn remove_waiting(&self) {
         let flows = std::mem::take(&mut *self.waiting.lock());
-        if flows.is_empty() {
-            return;
+        if !flows.is_empty() {
+            self.remove_by(|conntrack| conntrack.remove(&flows));
         }
-        let remove = || Conntrack::open().and_then(|mut conntrack| conntrack.remove(&flows));
+    }
+
+    fn remove_by(&self, removal: impl Fn(&mut Conntrack) -> Result<usize, NftError>) {
+        let remove = || Conntrack::open().and_then(|mut conntrack| removal(&mut conntrack));
         // A list that was too long for the socket's buffer, or was interrupted, is read once more.
         let removed = remove().or_else(|_| remove());
         if let Err(error) = removed
@@ -78,16 +90,67 @@ fn lead_to(flows: &Flows, addresses: &[IpAddr]) -> bool {
     }
 }
 
+/// Returns whether connections may have begun at one of these ports of the node. Of those of an address it is not known where they did.
+fn may_begin_at(flows: &Flows, ports: &[PublishedPort]) -> bool {
+    let mut ports = ports.iter().filter(|port| is_lasting(port.protocol));
+    match flows {
+        Flows::To { protocol, port, .. } => {
+            ports.any(|one| one.protocol == *protocol && one.port == *port)
+        }
+        Flows::Of(_) => ports.next().is_some(),
+        Flows::BeforePublished { .. } => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::nft::Transport;
 
     #[test]
+    fn only_connections_of_the_port_are_in_the_way_of_its_next_owner() {
+        let of = |protocol| PublishedPort {
+            protocol,
+            at: None,
+            port: 53,
+            to_port: 5353,
+        };
+        let [tcp, udp, sctp] = Transport::ALL.map(of);
+        let other = PublishedPort { port: 54, ..udp };
+        let to = |protocol| Flows::To {
+            protocol,
+            port: 53,
+            container: "10.1.0.2:53".parse().unwrap(),
+        };
+        let all = Flows::Of("10.1.0.2".parse().unwrap());
+        let before = Flows::BeforePublished {
+            protocol: Transport::Udp,
+            at: None,
+            port: 53,
+        };
+        for (flows, ports, expected) in [
+            (to(Transport::Udp), &[udp][..], true),
+            (to(Transport::Udp), &[tcp, udp], true),
+            (to(Transport::Sctp), &[other, sctp], true),
+            (to(Transport::Udp), &[other], false),
+            (to(Transport::Udp), &[sctp], false),
+            (to(Transport::Udp), &[tcp], false),
+            (to(Transport::Udp), &[], false),
+            (all, &[sctp], true),
+            (all, &[tcp], false),
+            // They never led to a container.
+            (before, &[udp], false),
+        ] {
+            assert_eq!(may_begin_at(&flows, ports), expected, "{flows:?} {ports:?}");
+        }
+    }
+
+    #[test]
     fn only_connections_to_the_address_are_in_the_way_of_its_next_owner() {
         let address = |text: &str| text.parse::<IpAddr>().unwrap();
         let to = Flows::To {
             protocol: Transport::Udp,
+            port: 53,
             container: "10.1.0.2:53".parse().unwrap(),
         };
         let before = Flows::BeforePublished {

@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::BridgeDriver;
 use super::attachment::Attachment;
 use super::bridge::probe_links;
-use super::elements::{changes, container_elements, is_pin, kept_of_unknown};
+use super::elements::{changes, container_elements, flows_of_restored, is_pin, kept_of_unknown};
 use super::error::DriverError;
 use super::flows::PastFlows;
 use super::known::KnownBridge;
@@ -385,7 +385,7 @@ impl BridgeTables {
         let known: Option<BTreeSet<_>> =
             (!state.knows_all).then(|| hosts.map(bridge_port).collect());
         let kernel = state.kernel(&self.name)?;
-        let mut repairs = Vec::new();
+        let mut repairs: Vec<(NftFamily, Repair)> = Vec::new();
         let mut failed = None;
         for family in families {
             let is_needed = needed.contains(&family);
@@ -394,6 +394,12 @@ impl BridgeTables {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
+        // Clients that sent while a port was missing would not be led to the container.
+        let published = repairs.iter().filter(|(_, repair)| repair.has_published());
+        let published: Vec<NftFamily> = published.map(|(family, _)| *family).collect();
+        let is_restored = |element: &&Element| published.iter().any(|one| element.fits(*one));
+        let restored = flows_of_restored(all.iter().filter(is_restored));
+        self.past.add_for_later(restored);
         match failed {
             Some(error) => Err(error.into()),
             None => Ok(repairs),
@@ -455,9 +461,10 @@ impl BridgeTables {
         Ok(true)
     }
 
-    /// Removes connections of UDP and SCTP that go on as they began: those from before their port was published, and those to containers that
-    /// are detached. Call it behind the answer to each attachment and detachment, once for several. An attachment that gets an address to
-    /// which such connections lead does it first.
+    /// Removes connections of UDP and SCTP that go on as they began: those from before their port was published, or while it was missing from
+    /// the tables, and those to containers that are detached. Call it behind the answer to each attachment and detachment, once for several,
+    /// and after each [`BridgeTables::restore`] that has changed something. An attachment that gets an address to which such connections lead,
+    /// or the port at which they began, does it first.
     ///
     /// The kernel looks at all its buckets of connections for it, which takes milliseconds also if there are few. Blocks. A kernel that does
     /// not list connections keeps them until they have been silent for some minutes, which is logged once.

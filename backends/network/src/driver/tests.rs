@@ -16,6 +16,7 @@ use crate::nft::{Isolation, NftTables, Repair, TableName, Transport};
 use crate::testing::hosts::{Host, LONG, SERVED, SHORT, inside, ip, own_netns};
 use crate::testing::{in_private_netns, run};
 
+mod ends;
 mod forwarded;
 mod kept_apart;
 mod left_behind;

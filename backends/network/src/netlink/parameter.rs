@@ -81,21 +81,28 @@ pub fn is_forwarding(family: IpFamily) -> Result<bool, NetlinkError> {
     Ok(read(family.forwarding())?.trim() != "0")
 }
 
-/// A device that learns an address or the default route of IPv6 from routers only while nothing is forwarded, if the namespace of the calling
-/// thread has one: it loses them with [`enable_forwarding`].
+/// A device that would not listen to routers any more after [`enable_forwarding`] of IPv6, in the namespace of the calling thread: one that has
+/// learnt an address or the default route from them, which it would lose, or one of these, which may learn some yet. `None` if there is none,
+/// or if packets are forwarded already.
 ///
 /// # Errors
-/// [`NetlinkError::Parameter`].
-pub fn learns_from_routers() -> Result<Option<String>, NetlinkError> {
+/// Those of [`is_forwarding`].
+pub fn would_ignore_routers(uplinks: &[String]) -> Result<Option<String>, NetlinkError> {
+    if is_forwarding(IpFamily::V6)? {
+        return Ok(None);
+    }
     let addresses = read_if_there(ADDRESSES)?;
     let routes = read_if_there(ROUTES)?;
-    let mut learnt = learnt_devices(&addresses, &routes);
-    let loses_them = |device: &&str| {
-        let file = Path::new(OF_DEVICES).join(device);
-        // One that is gone by now loses nothing.
-        read(file.join(Ipv6Setting::AcceptRa.name())).is_ok_and(|value| value.trim() == "1")
-    };
-    Ok(learnt.find(loses_them).map(str::to_owned))
+    let learnt = learnt_devices(&addresses, &routes);
+    let mut all = learnt.chain(uplinks.iter().map(String::as_str));
+    let would = all.find(|device| listens_while_nothing_is_forwarded(device));
+    Ok(would.map(str::to_owned))
+}
+
+/// Returns whether a device listens to routers, but not once packets are forwarded. One that is gone by now does not.
+fn listens_while_nothing_is_forwarded(device: &str) -> bool {
+    let file = Path::new(OF_DEVICES).join(device);
+    read(file.join(Ipv6Setting::AcceptRa.name())).is_ok_and(|value| value.trim() == "1")
 }
 
 /// The devices that have an address or the default route of IPv6 from a router, some more than once: by the texts of the kernel's files `if_inet6` and

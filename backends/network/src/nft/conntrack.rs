@@ -4,13 +4,14 @@
 //! that keeps sending is sent to where its first packet went for as long as it does, and one that began before the port was published
 //! never reaches the container.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use nix::errno::Errno;
 use nix::sys::socket::SockFlag;
 
 use super::error::NftError;
-use super::family::{NftFamily, Transport};
+use super::family::{NftFamily, NftSubnet, Transport};
 use super::message::{
     ACK, CONNTRACK, NfHead, NfMessage, NfWriter, attribute, attributes, messages,
 };
@@ -36,6 +37,14 @@ const NESTED: u16 = 1 << 15;
 /// How many deletions are sent at once: each has an answer, and all answers must fit in the socket's buffer.
 const AT_ONCE: usize = 256;
 
+/// Returns whether a connection of the protocol lasts as long as a client sends, whoever answers. One of TCP begins again by itself.
+pub(crate) const fn is_lasting(protocol: Transport) -> bool {
+    match protocol {
+        Transport::Udp | Transport::Sctp => true,
+        Transport::Tcp => false,
+    }
+}
+
 /// Connections that are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flows {
@@ -53,6 +62,8 @@ pub enum Flows {
     To {
         /// The protocol.
         protocol: Transport,
+        /// The port of the node that led there. Connections by others are removed as well.
+        port: u16,
         /// The address and port of the container.
         container: SocketAddr,
     },
@@ -106,16 +117,41 @@ impl Conntrack {
         let mut removed = 0;
         for family in NftFamily::ALL {
             if flows.iter().any(|flows| flows.may_be_of(family)) {
-                removed += self.remove_of(family, flows)?;
+                let is_wanted = |flow: &Flow| flows.iter().any(|flows| flows.include(flow));
+                removed += self.remove_of(family, is_wanted)?;
             }
         }
         Ok(removed)
     }
 
-    fn remove_of(&mut self, family: NftFamily, flows: &[Flows]) -> Result<usize, NftError> {
+    /// Removes the connections of UDP and SCTP that are translated to an address of these subnets which is not in use, and returns how many
+    /// there were: their clients would reach whoever gets the address next. As [`Conntrack::remove`].
+    ///
+    /// # Errors
+    /// [`NftError::Query`].
+    pub fn remove_abandoned(
+        &mut self,
+        subnets: &[NftSubnet],
+        in_use: &BTreeSet<IpAddr>,
+    ) -> Result<usize, NftError> {
+        let mut removed = 0;
+        for family in NftFamily::ALL {
+            if subnets.iter().any(|subnet| subnet.family() == family) {
+                let is_wanted = |flow: &Flow| flow.is_abandoned(subnets, in_use);
+                removed += self.remove_of(family, is_wanted)?;
+            }
+        }
+        Ok(removed)
+    }
+
+    fn remove_of(
+        &mut self,
+        family: NftFamily,
+        is_wanted: impl Fn(&Flow) -> bool,
+    ) -> Result<usize, NftError> {
         let wanted = |message: &NfMessage<'_>| {
             let flow = Flow::read(message.body(), family);
-            flow.is_some_and(|flow| flows.iter().any(|flows| flows.include(&flow)))
+            flow.is_some_and(|flow| is_wanted(&flow))
         };
         let listed = self
             .socket
@@ -193,6 +229,7 @@ impl Flows {
             }
             Self::To {
                 protocol,
+                port: _,
                 container,
             } => {
                 reply.protocol == protocol.number()
@@ -214,6 +251,19 @@ impl Flow {
             original: tuple(ORIGINAL)?,
             reply: tuple(REPLY)?,
         })
+    }
+
+    /// Returns whether it lasts as long as its client sends, and is translated to an address of these subnets that is not in use.
+    fn is_abandoned(&self, subnets: &[NftSubnet], in_use: &BTreeSet<IpAddr>) -> bool {
+        let Self { original, reply } = self;
+        let to = reply.source;
+        let has = |subnet: &NftSubnet| {
+            NftSubnet::new(to, subnet.prefix()).is_ok_and(|around| around == *subnet)
+        };
+        Transport::from_number(reply.protocol).is_some_and(is_lasting)
+            && original.destination != to
+            && !in_use.contains(&to)
+            && subnets.iter().any(has)
     }
 }
 

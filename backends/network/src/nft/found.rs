@@ -55,11 +55,24 @@ pub enum Repair {
     Elements {
         /// How many were missing.
         added: usize,
+        /// How many of these are published ports.
+        ports: usize,
         /// How many should not be there.
         removed: usize,
     },
     /// The table was missing, or had other sets, chains or rules, and was made anew.
     Whole,
+}
+
+impl Repair {
+    /// Returns whether published ports were missing.
+    pub(crate) const fn has_published(self) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Elements { ports, .. } => ports > 0,
+            Self::Whole => true,
+        }
+    }
 }
 
 impl FoundTable {
@@ -236,8 +249,10 @@ pub(super) fn repair(
     let change = if surplus.is_empty() && missing.is_empty() {
         Repair::Nothing
     } else {
+        let is_port = |element: &&&Element| matches!(element, Element::Port { .. });
         Repair::Elements {
             added: missing.len(),
+            ports: missing.iter().filter(is_port).count(),
             removed: surplus.len(),
         }
     };

@@ -365,3 +365,39 @@ fn bridge_that_overlaps_a_route() {
     );
     check(|node| node.file("/proc/net/route", &text), &[]);
 }
+
+/// The daemon decides before it makes the bridge.
+#[test]
+fn bridge_that_has_a_range_of_ipv6_by_itself() {
+    let range = "fd33:fbb1:fdc2:c40e::/64\n";
+    let off = "[network.bridge]\nipv6 = false";
+    let on = "[network.bridge]\nipv6 = true";
+    let configured = "[network.bridge]\nsubnets = [\"172.26.80.0/20\", \"fd00:26:80::/64\"]";
+    for (record, device, config, has_six) in [
+        (range, "switchyard0", on, true),
+        (range, "switchyard1", on, false),
+        ("none\n", "switchyard0", on, false),
+        (
+            "withheld fd33:fbb1:fdc2:c40e::/64\n",
+            "switchyard0",
+            on,
+            false,
+        ),
+        ("", "switchyard0", on, false),
+        (range, "switchyard0", off, false),
+        (range, "switchyard1", configured, true),
+    ] {
+        let found = ["SY103 warning"];
+        let expected = if has_six { &found[..] } else { &[] };
+        let forwards = "/proc/sys/net/ipv6/conf/all/forwarding";
+        check(
+            |node| {
+                node.config(config);
+                node.file("/var/lib/switchyard/network/switchyard0.ipv6", record);
+                node.file(&format!("/sys/class/net/{device}/ifindex"), "7\n");
+                node.file(forwards, "0\n");
+            },
+            expected,
+        );
+    }
+}

@@ -141,6 +141,7 @@ impl Default for BridgeConfig {
             addresses_dir: "/var/lib/cni/networks".into(),
             driver: None,
             pin: PinChoice::default(),
+            ipv6: true,
         }
     }
 }

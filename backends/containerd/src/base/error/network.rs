@@ -16,6 +16,7 @@ pub(crate) fn from_network(error: impl StdError + Send + Sync + 'static) -> Erro
     let kind = match any.downcast_ref::<DriverError>() {
         Some(DriverError::Addresses(error)) => kind_of_addresses(error),
         Some(DriverError::SubnetTaken { .. }) => Some(ErrorKind::FailedPrecondition),
+        Some(DriverError::BridgeFull { .. }) => Some(ErrorKind::ResourceExhausted),
         // A device of another program, the port of an attachment that is not undone yet, or what the operator has to set.
         Some(
             DriverError::NoBridge { .. }
@@ -51,6 +52,8 @@ fn kind_of_addresses(error: &AddressError) -> Option<ErrorKind> {
 mod tests {
     use std::io;
     use std::time::Duration;
+
+    use switchyard_network::netlink::NetlinkError;
 
     use super::*;
 
@@ -125,6 +128,13 @@ mod tests {
                     bridge: network(),
                 },
                 ErrorKind::FailedPrecondition,
+            ),
+            (
+                DriverError::BridgeFull {
+                    bridge: network(),
+                    source: NetlinkError::EventsLost,
+                },
+                ErrorKind::ResourceExhausted,
             ),
             (
                 DriverError::RoutersIgnored {

@@ -194,18 +194,22 @@ impl NativeBridges {
 
     /// Looks at the tables, and mends them.
     async fn look(&self) -> Result<TableLook> {
-        self.call(|tables| {
-            let restored = tables.restore().map_err(from_network)?;
-            let mended = restored.into_iter();
-            Ok(TableLook {
-                mended: mended
-                    .filter_map(|(family, repair)| mended_text(family, repair))
-                    .collect(),
-                own: tables.socket_port(),
+        let looked = self
+            .call(|tables| {
+                let restored = tables.restore().map_err(from_network)?;
+                let mended = restored.into_iter();
+                Ok(TableLook {
+                    mended: mended
+                        .filter_map(|(family, repair)| mended_text(family, repair))
+                        .collect(),
+                    own: tables.socket_port(),
+                })
             })
-        })
-        .await
-        .flatten()
+            .await
+            .flatten();
+        // Connections that began while ports were missing are removed, if there are any.
+        self.past_flows.notify_one();
+        looked
     }
 }
 
@@ -266,7 +270,7 @@ fn mended_text(family: NftFamily, repair: Repair) -> Option<String> {
     let family = family.name();
     match repair {
         Repair::Nothing => None,
-        Repair::Elements { added, removed } => Some(format!(
+        Repair::Elements { added, removed, .. } => Some(format!(
             "family {family}: {added} elements were added, {removed} removed"
         )),
         Repair::Whole => Some(format!(
@@ -281,7 +285,11 @@ mod tests {
 
     #[test]
     fn a_repair_is_told_by_what_it_has_changed() {
-        let elements = |added, removed| Repair::Elements { added, removed };
+        let elements = |added, removed| Repair::Elements {
+            added,
+            ports: added,
+            removed,
+        };
         for (family, repair, expected) in [
             (NftFamily::Ip4, Repair::Nothing, None),
             (NftFamily::Ip6, Repair::Nothing, None),

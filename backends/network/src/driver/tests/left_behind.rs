@@ -1,5 +1,9 @@
 //! What a failure, others and a kill leave: flushed tables, attachments of a former process, links without a record, and containers of plugins.
 
+use std::net::UdpSocket;
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+
 use super::*;
 
 /// The port of the node of an element that is one.
@@ -166,21 +170,176 @@ fn two_instances_on_a_node_leave_each_other_alone() {
     });
 }
 
+/// As after a change of the configuration that was made although containers were there.
+#[test]
+fn ports_of_a_family_that_the_bridge_has_no_more_go_with_their_container() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS);
+        let container = Container::with_ports("a", &both(8080));
+        let attached = node.driver.attach(&container.request).unwrap();
+        let attachment = container.attachment(Some(&attached));
+        let of_four = settings(node.addresses.path(), &SUBNETS[..1]);
+        let next = driver(of_four, TableName::default());
+        adopt(&next, std::slice::from_ref(&attachment), true);
+        next.tables.restore().unwrap();
+        next.detach(&attachment).unwrap();
+        for family in NftFamily::ALL {
+            let elements = elements_of(family);
+            assert!(
+                elements.iter().all(|one| published(one).is_none()),
+                "{elements:?}"
+            );
+        }
+        assert!(node.in_use().is_empty());
+    });
+}
+
+/// Returns whether what a client sends by UDP arrives at a server.
+fn is_received(client: &UdpSocket, server: &Host) -> bool {
+    server.udp.set_read_timeout(Some(SHORT)).unwrap();
+    // A port without a server answers with an error, which the next call reports.
+    let _ = client.send(b"question");
+    let _ = client.send(b"question");
+    server.udp.recv_from(&mut [0; 16]).is_ok()
+}
+
+/// How a port of UDP comes from one container to the next one, or away from a container and back to it.
+#[derive(Debug, Clone, Copy)]
+enum Change {
+    Detached,
+    /// By the next process, which does not know the addresses.
+    CutOff,
+    /// By a process that was killed before it has removed the connections.
+    KilledBehind,
+    /// The same container is attached once more.
+    AttachedAgain,
+    /// Others have flushed the tables, and the client begins meanwhile.
+    Flushed,
+}
+
+/// Nobody asks for the removal of connections, but behind a repair.
+#[test]
+fn client_that_goes_on_sending_reaches_whoever_has_the_port_by_now() {
+    for change in [
+        Change::Detached,
+        Change::CutOff,
+        Change::KilledBehind,
+        Change::AttachedAgain,
+        Change::Flushed,
+    ] {
+        in_private_netns(|| follow_the_port(change));
+    }
+}
+
+fn follow_the_port(change: Change) {
+    let node = Node::new(&SUBNETS[..1]);
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.connect("127.0.0.1:8080").unwrap();
+    let arrives = |server: &Host| (0..20).any(|_| is_received(&client, server));
+    let ports = [port(Transport::Udp, 8080)];
+    let first = Container::with_ports("first", &ports);
+    let attached = node.driver.attach(&first.request).unwrap();
+    let server = first.serving(NftFamily::Ip4);
+    if !matches!(change, Change::Flushed) {
+        assert!(arrives(&server), "{change:?}");
+    }
+    let second = Container::with_ports("second", &ports);
+    let by_second = |driver: &BridgeDriver| {
+        driver.attach(&second.request).unwrap();
+        second.serving(NftFamily::Ip4)
+    };
+    let next = node.next_driver();
+    let server = match change {
+        Change::Detached => {
+            let whole = first.attachment(Some(&attached));
+            node.driver.detach(&whole).unwrap();
+            by_second(&node.driver)
+        }
+        Change::CutOff => {
+            let cut_off = first.attachment(None);
+            adopt(&next, std::slice::from_ref(&cut_off), true);
+            next.detach(&cut_off).unwrap();
+            by_second(&next)
+        }
+        Change::KilledBehind => {
+            let whole = first.attachment(Some(&attached));
+            node.driver.detach(&whole).unwrap();
+            adopt(&next, &[], true);
+            by_second(&next)
+        }
+        Change::AttachedAgain => {
+            node.driver.attach(&first.request).unwrap();
+            server
+        }
+        Change::Flushed => {
+            // The rules of others, by which the kernel goes on to know connections.
+            let others = "flush ruleset; add table ip others; \
+                add chain ip others out { type filter hook output priority 0; }; \
+                add rule ip others out ct state invalid counter";
+            run("nft", "nftables", &[others]);
+            assert!(!is_received(&client, &server), "nothing leads there");
+            node.driver.tables.restore().unwrap();
+            node.driver.tables.forget_past_flows();
+            server
+        }
+    };
+    assert!(arrives(&server), "{change:?}");
+}
+
+/// A socket for whole packets of SCTP, of which a kernel may know no more than conntrack needs.
+fn raw_sctp() -> UdpSocket {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let raw = socket(
+        AddressFamily::Inet,
+        SockType::Raw,
+        flags,
+        SockProtocol::Sctp,
+    );
+    UdpSocket::from(raw.unwrap())
+}
+
+#[test]
+fn sctp_is_led_to_whoever_has_the_port_by_now() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS[..1]);
+        let ports = [port(Transport::Sctp, 8080)];
+        let [first, second] = ["first", "second"].map(|id| Container::with_ports(id, &ports));
+        let client = raw_sctp();
+        // Ports, no tag and no checksum, and a chunk INIT.
+        let mut init = [4000_u16, 8080].map(u16::to_be_bytes).concat();
+        init.extend([0; 8]);
+        init.extend([1, 0, 0, 20, 0, 0, 0x12, 0x34, 0, 0, 0xff, 0xff]);
+        init.extend([0, 1, 0, 1, 0, 0, 0, 1]);
+        let arrives = |container: &Container| {
+            let server = inside(&container.netns, raw_sctp);
+            server.set_read_timeout(Some(SHORT)).unwrap();
+            let is_received = || {
+                let _ = client.send_to(&init, "10.88.0.1:0");
+                let mut packet = [0; 256];
+                // The second port is behind the 20 bytes of the head of IP, and the first one.
+                let received = server.recv_from(&mut packet).is_ok();
+                received && packet[22..24] == SERVED.to_be_bytes()
+            };
+            (0..20).any(|_| is_received())
+        };
+        let attached = node.driver.attach(&first.request).unwrap();
+        assert!(arrives(&first));
+        let whole = first.attachment(Some(&attached));
+        node.driver.detach(&whole).unwrap();
+        node.driver.attach(&second.request).unwrap();
+        assert!(arrives(&second));
+    });
+}
+
 /// A client that goes on sending by UDP to a port is led on as its connection began: to a container that is gone, or to the node.
 #[test]
 fn connections_follow_their_port_to_the_next_container() {
     in_private_netns(|| {
         let node = Node::new(&SUBNETS[..1]);
         let here = Host::node(NftFamily::Ip4);
-        let client = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
         client.connect("127.0.0.1:8080").unwrap();
-        let received = |server: &Host| {
-            server.udp.set_read_timeout(Some(SHORT)).unwrap();
-            // A port without a server answers with an error, which the next call reports.
-            let _ = client.send(b"question");
-            let _ = client.send(b"question");
-            server.udp.recv_from(&mut [0; 16]).is_ok()
-        };
+        let received = |server: &Host| is_received(&client, server);
         assert!(!received(&here), "the node has no server on this port");
         let ports = [port(Transport::Udp, 8080)];
         let first = Container::with_ports("first", &ports);

@@ -1,7 +1,17 @@
 //! Many ports, limits of bandwidth, IPv6 that is disabled, a device that is no bridge, and what the kernel has.
 
+use std::net::{Ipv6Addr, SocketAddrV6};
+use std::time::Duration;
+
+use nix::net::if_::if_nametoindex;
+use nix::sys::socket::sockopt::Ipv6MulticastHops;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn6, sendto, setsockopt,
+    socket,
+};
+
 use super::*;
-use crate::netlink::{IpFamily, is_forwarding};
+use crate::netlink::{IpFamily, is_forwarding, would_ignore_routers};
 use crate::testing::hosts::set;
 
 #[test]
@@ -181,6 +191,70 @@ fn node_keeps_what_it_learns_from_routers() {
                     node.driver.attach(&Container::new("b").request).unwrap();
                 }
             }
+        });
+    }
+}
+
+/// Tells all neighbours at the device `eth0` of this thread's namespace, as a router: a default route, and a prefix for their addresses.
+fn advertise() -> nix::Result<usize> {
+    let mut message = vec![134, 0, 0, 0, 64, 0];
+    message.extend(1800_u16.to_be_bytes());
+    message.extend([0; 8]);
+    message.extend([3, 4, 64, 0xc0]);
+    message.extend([3600_u32, 3600, 0].into_iter().flat_map(u32::to_be_bytes));
+    let prefix: Ipv6Addr = "2001:db8:5::".parse().unwrap();
+    message.extend(prefix.octets());
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let raw = socket(
+        AddressFamily::Inet6,
+        SockType::Raw,
+        flags,
+        SockProtocol::IcmpV6,
+    )?;
+    setsockopt(&raw, Ipv6MulticastHops, &255)?;
+    let neighbours = "ff02::1".parse().unwrap();
+    let to = SocketAddrV6::new(neighbours, 0, 0, if_nametoindex("eth0")?);
+    let to = SockaddrIn6::from(to);
+    sendto(raw.as_raw_fd(), &message, &to, MsgFlags::empty())
+}
+
+/// By what is said before, also before the router has told anything.
+#[test]
+fn uplink_keeps_its_routes_where_it_is_said_to() {
+    for (accept_ra, keeps) in [("2", true), ("1", false)] {
+        in_private_netns(|| {
+            let node = Node::new(&SUBNETS);
+            set("ipv6/conf/all/forwarding", "0");
+            let router = Host::new(
+                NftFamily::Ip6,
+                "uplink",
+                "2001:db8:9::1/64",
+                "2001:db8:9::2",
+            );
+            set("ipv6/conf/uplink/accept_ra", accept_ra);
+            ip("link set uplink up");
+            let would_keep = |uplinks: &[String]| would_ignore_routers(uplinks).unwrap().is_none();
+            assert_eq!(would_keep(&["uplink".to_owned()]), keeps, "{accept_ra}");
+            let has_route = || {
+                let routes = ["-6", "route", "show", "default", "dev", "uplink"];
+                !run("ip", "iproute2", &routes).is_empty()
+            };
+            let hears = || {
+                // Not before it has an address.
+                let _ = inside(&router.netns, advertise);
+                thread::sleep(Duration::from_millis(10));
+                has_route()
+            };
+            assert!((0..2000).any(|_| hears()), "{accept_ra}");
+            assert_eq!(would_keep(&[]), keeps, "{accept_ra}");
+            if keeps {
+                node.driver.attach(&Container::new("a").request).unwrap();
+            } else {
+                set("ipv6/conf/all/forwarding", "1");
+            }
+            assert!(is_forwarding(IpFamily::V6).unwrap());
+            assert_eq!(has_route(), keeps, "{accept_ra}");
+            assert!(would_keep(&["uplink".to_owned()]), "it forwards already");
         });
     }
 }

@@ -38,6 +38,7 @@ fn only_connections_of_the_port_are_removed() {
     };
     let to = Flows::To {
         protocol: Transport::Udp,
+        port: 53,
         container: container.parse().unwrap(),
     };
     let of = Flows::Of("10.88.0.3".parse().unwrap());
@@ -127,6 +128,47 @@ fn only_connections_of_the_port_are_removed() {
 }
 
 #[test]
+fn connections_that_last_are_abandoned_with_the_address_that_they_lead_to() {
+    let client = "198.51.100.7:4000";
+    let node = "192.0.2.1:53";
+    let translated = |protocol, by: &str| Flow {
+        original: tuple(protocol, client, node),
+        reply: tuple(protocol, by, client),
+    };
+    let subnets = [("10.88.0.0", 24), ("fd00:88::", 64)]
+        .map(|(first, prefix)| NftSubnet::new(first.parse().unwrap(), prefix).unwrap());
+    let in_use = BTreeSet::from(["10.88.0.4".parse().unwrap()]);
+    let six = Flow {
+        original: tuple(132, "[2001:db8::7]:4000", "[2001:db8::1]:53"),
+        reply: tuple(132, "[fd00:88::3]:53", "[2001:db8::7]:4000"),
+    };
+    let masqueraded = Flow {
+        original: tuple(17, "10.88.0.3:4001", "203.0.113.9:53"),
+        reply: tuple(17, "203.0.113.9:53", "192.0.2.1:4001"),
+    };
+    let direct = Flow {
+        original: tuple(17, "10.88.0.1:4001", "10.88.0.3:53"),
+        reply: tuple(17, "10.88.0.3:53", "10.88.0.1:4001"),
+    };
+    for (name, flow, expected) in [
+        ("of UDP", translated(17, "10.88.0.3:53"), true),
+        ("of SCTP", translated(132, "10.88.0.3:53"), true),
+        ("of IPv6", six, true),
+        ("of TCP", translated(6, "10.88.0.3:53"), false),
+        (
+            "to an address in use",
+            translated(17, "10.88.0.4:53"),
+            false,
+        ),
+        ("to another subnet", translated(17, "10.89.0.3:53"), false),
+        ("from a container", masqueraded, false),
+        ("of a neighbour", direct, false),
+    ] {
+        assert_eq!(flow.is_abandoned(&subnets, &in_use), expected, "{name}");
+    }
+}
+
+#[test]
 fn connections_are_read_from_a_dump_of_the_kernel() {
     let dump = kept("conntrack-ip4");
     let flows: Vec<_> = messages(&dump)
@@ -134,6 +176,7 @@ fn connections_are_read_from_a_dump_of_the_kernel() {
         .collect();
     let translated = Flows::To {
         protocol: Transport::Udp,
+        port: 53,
         container: "10.88.0.3:5353".parse().unwrap(),
     };
     assert_eq!(flows.len(), 3);

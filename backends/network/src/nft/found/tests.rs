@@ -206,6 +206,7 @@ fn key_that_leads_elsewhere_is_removed_before_it_is_added() {
         change,
         Repair::Elements {
             added: 1,
+            ports: 1,
             removed: 1
         }
     );

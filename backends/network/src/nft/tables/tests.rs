@@ -307,12 +307,25 @@ fn restore_mends_what_others_changed() {
             "{ type ipv4_addr; }",
         ][..];
         let dormant = &["add", "table", "ip", "switchyard", "{ flags dormant; }"][..];
-        let elements = |added, removed| Repair::Elements { added, removed };
+        let elements = |added, ports, removed| Repair::Elements {
+            added,
+            ports,
+            removed,
+        };
+        let bridge = &[
+            "delete",
+            "element",
+            "ip",
+            "switchyard",
+            "bridges",
+            "{ sw0 }",
+        ][..];
         for (name, changes, repair) in [
             ("no table", &["list", "tables"][..], Repair::Whole),
             ("nothing", &["list", "tables"][..], Repair::Nothing),
-            ("element", one, elements(1, 0)),
-            ("foreign element", more, elements(0, 1)),
+            ("port", one, elements(1, 1, 0)),
+            ("bridge", bridge, elements(1, 0, 0)),
+            ("foreign element", more, elements(0, 0, 1)),
             ("foreign rule", rule, Repair::Whole),
             ("foreign chain", chain, Repair::Whole),
             ("rules gone", emptied, Repair::Whole),

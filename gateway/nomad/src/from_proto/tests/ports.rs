@@ -85,6 +85,14 @@ fn unknown_port_labels_are_rejected_in_dockers_words() {
         &with_ports(named.clone(), &[]),
         "ports[0]: Port \"web\" not found, check network block",
     );
+    // Nomad has no ranges: it is a label like others.
+    refused(
+        &with_ports(
+            [("ports", texts(&["web", "8000-8010"]))],
+            &[("web", 8000, 0, "")],
+        ),
+        "ports[1]: Port \"8000-8010\" not found, check network block",
+    );
     let host = [("ports", texts(&["web"])), ("network_mode", "host".into())];
     refused(
         &with_ports(host, &[]),

@@ -1,0 +1,57 @@
+//! What ends in the kernel: the ports of a bridge.
+
+use super::*;
+use crate::driver::error::PORTS_MAX;
+
+/// Makes this number of ports, which is even, on the bridge of a node: the ends of pairs.
+fn add_ports(count: usize) {
+    let pair = |number| {
+        [
+            format!("link add full{number} master swtest0 type veth peer name fill{number}"),
+            format!("link set fill{number} master swtest0"),
+        ]
+    };
+    let lines: Vec<String> = (0..count / 2).flat_map(pair).collect();
+    let dir = tempfile::tempdir().unwrap();
+    let batch = dir.path().join("batch");
+    fs::write(&batch, lines.join("\n")).unwrap();
+    run("ip", "iproute2", &["-batch", batch.to_str().unwrap()]);
+}
+
+#[test]
+fn full_bridge_refuses_a_container_and_a_second_bridge_takes_it() {
+    in_private_netns(|| {
+        let node = Node::new(&SUBNETS[..1]);
+        node.driver
+            .attach(&Container::new("first").request)
+            .unwrap();
+        add_ports(PORTS_MAX - 1);
+        let over = Container::with_ports("over", &both(8080));
+        let before = (node.in_use(), devices(), elements_of(NftFamily::Ip4));
+        for _ in 0..2 {
+            let error = node.driver.attach(&over.request).unwrap_err();
+            let is_full = matches!(error, DriverError::BridgeFull { .. });
+            assert!(is_full && error.is_undone(), "{error}");
+            let text = error.to_string();
+            assert!(
+                text.starts_with(
+                    "the bridge swtest0 has 1023 ports, the most that Linux gives one"
+                ),
+                "{text}"
+            );
+            let after = (node.in_use(), devices(), elements_of(NftFamily::Ip4));
+            assert_eq!(after, before);
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let second = BridgeSettings {
+            name: LinkName::new("swtest1").unwrap(),
+            ..settings(dir.path(), &["10.99.0.0/24"])
+        };
+        let second = BridgeDriver::new(second, Arc::clone(&node.driver.tables)).unwrap();
+        second.attach(&over.request).unwrap();
+        // Both ends of it were ports.
+        ip("link del full0");
+        let next = Container::new("next");
+        node.driver.attach(&next.request).unwrap();
+    });
+}

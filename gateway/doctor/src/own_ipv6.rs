@@ -1,0 +1,20 @@
+//! The range of IPv6 that the gateway's own bridge has by itself: it counts as one of the configuration.
+
+use std::path::Path;
+
+use switchyard_config::Config;
+
+use super::view::NodeView;
+
+/// Where the kernel shows the network devices.
+const DEVICES: &str = "/sys/class/net";
+
+/// Adds the range to those of the configuration, as the daemon does at a start, if the bridge is there and was made with one.
+pub(super) fn add_own_ipv6(view: &dyn NodeView, config: &mut Config) {
+    let bridge = &mut config.network.bridge;
+    let record = view.text(bridge.ipv6_record(&config.paths.state));
+    let range = record.and_then(|text| bridge.recorded_ipv6(&text));
+    let is_there = view.exists(Path::new(DEVICES).join(&bridge.name));
+    let range = range.filter(|_| is_there);
+    bridge.subnets.extend(range.map(|range| range.to_string()));
+}
