@@ -166,6 +166,9 @@ macro_rules! slow {
 /// Everything else that is slow.
 pub const SLOW: &[Slow] = slow! {
     shard 0 {
+        15 Test("nomad::pins::task_sends_with_other_addresses_only_with_net_admin");
+        15 Test("caller_resources::pins::sandbox_is_pinned_until_a_task_of_it_has_net_admin");
+        12 Test("nomad::network_defaults::reload_finds_no_change_in_defaults_and_waits_with_a_key");
         40 Fact("nfs", "nomad_task_uses_exports_of_an_nfs_server_and_leaves_no_mount");
         14 Test("breaks::read_only_disks::ext4_that_an_error_made_read_only_is_reported_and_what_runs_can_be_ended");
         18 Test("breaks::network::configuration_directory_that_hangs_stops_only_pods_on_its_network");
@@ -196,6 +199,11 @@ pub const SLOW: &[Slow] = slow! {
         75 Fact("packages", "units_survive_ten_kills_in_a_row");
     }
     shard 1 {
+        10 Test("caller_resources::native_bridge::bridge_that_is_made_has_a_range_of_ipv6_whatever_comes");
+        20 Test("upgrades::former::network_defaults::node_keeps_the_defaults_of_the_version_that_began_it");
+        25 Test("nomad::network_defaults::node_of_a_former_version_stays_as_it_is_until_its_keys_are_set");
+        20 Test("nomad::network_defaults::new_node_needs_no_plugins_and_its_bridges_do_not_reach_each_other");
+        25 Test("cri::pod_bridge::kill_amid_a_change_of_the_network_of_pods_leaves_neither_bridge_nor_mark");
         18 Test("cri::plugin_commands::network_is_not_ready_while_a_plugin_refuses_status_and_pods_start_all_the_same");
         13 Test("cri::stops::stop_is_answered_before_plugins_are_done_and_who_needs_what_they_free_waits");
         15 Test("upgrades::recipes::upgrade_node_counts_what_was_taken_over_and_fails_if_anything_was_not");
