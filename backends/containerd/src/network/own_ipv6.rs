@@ -94,6 +94,8 @@ enum RangeObstacle {
     NoMachineId,
     #[error("{range} is taken: {why}")]
     Taken { range: Subnet, why: String },
+    #[error("nobody knows what is free")]
+    Unknown(#[source] switchyard_core::Error),
     #[error("the kernel cannot do what it takes")]
     Kernel(#[from] DriverError),
 }
@@ -222,7 +224,7 @@ fn look(network: &config::NetworkConfig, known: Option<Subnet>) -> Result<Subnet
     if fs::read_to_string(DISABLED).is_ok_and(|text| text.trim() == "1") {
         return Err(RangeObstacle::Disabled);
     }
-    let routes = Routes::read();
+    let routes = Routes::read(name).map_err(RangeObstacle::Unknown)?;
     check_forwarding(&routes.uplinks())?;
     let range = match known {
         Some(range) => range,
