@@ -7,6 +7,7 @@
 use switchyard_cni as cni;
 use switchyard_core::Result;
 use switchyard_core::id::SandboxId;
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::report;
 use switchyard_network::driver::BridgeTables;
 use switchyard_network::netlink::Mac;
@@ -71,6 +72,7 @@ fn note_if_pinned(dirs: &SandboxDirs) -> Result<Option<cni::Saved>> {
         return Ok(None);
     };
     note(dirs)?;
+    reach(CrashPoint::NetAdminNoted);
     Ok(Some(saved))
 }
 
