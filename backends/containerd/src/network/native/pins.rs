@@ -2,7 +2,8 @@
 //!
 //! A sandbox is attached before all of its tasks are known, so that it is pinned from then on, as its journal says. A task with the capability
 //! NET_ADMIN may give the sandbox other addresses, as programs with virtual ones do: before one is created, a file beside the journal says so,
-//! and the pins go. The sandbox stays without them, also when it is started again, or when a later process takes it over.
+//! and the pins go. The sandbox stays without them, also when it is started again, or when a later process takes it over. The file is written as
+//! well when a sandbox is started again that has such a task and was not pinned before.
 
 use switchyard_cni as cni;
 use switchyard_core::Result;
