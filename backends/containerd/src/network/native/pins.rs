@@ -85,7 +85,7 @@ impl NativeBridges {
 
     /// Returns whether sandboxes are pinned, if the kernel can do it.
     pub(crate) fn is_pin_wanted(&self) -> bool {
-        self.pin != PinChoice::None || self.pin_fault.is_some()
+        self.pin != PinChoice::None
     }
 
     /// Returns whether a sandbox is pinned if it is attached now. Cancel-safe.
@@ -93,7 +93,7 @@ impl NativeBridges {
     /// # Errors
     /// None but those of a daemon that ends.
     pub(crate) async fn pins(&self, dirs: &SandboxDirs) -> Result<bool> {
-        if !self.is_chosen() {
+        if !self.is_chosen() || self.pin_fault.is_some() {
             return Ok(false);
         }
         let dirs = dirs.clone();
