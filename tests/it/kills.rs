@@ -69,9 +69,10 @@ fn every_crash_point_has_a_kill_test() {
         );
     }
     // `swarm::kills` kills another process than the daemon, and `swarm::logs` and `swarm::bridges` a daemon in a
-    // swarm; `nomad::kills` one without plugins; `cri::pod_bridge` one whose pods get another network.
+    // swarm; `nomad::kills` and `nomad::pins` one without plugins; `cri::pod_bridge` one whose pods get another network.
     let others = [
         Operation::FirstStart,
+        Operation::AllowNetAdmin,
         Operation::JoinSwarm,
         Operation::LeaveSwarm,
         Operation::RotateLog,

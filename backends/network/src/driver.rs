@@ -357,6 +357,7 @@ impl BridgeDriver {
         let elements = known.into_iter().flat_map(|known| &known.elements);
         let pins: BTreeSet<Element> = elements.filter(|one| is_pin(one)).cloned().collect();
         state.withdraw(self.tables.name(), &pins, &self.families)?;
+        reach(CrashPoint::PinsWithdrawn);
         if let Some(known) = state.attachments.get_mut(&host) {
             known.elements.retain(|element| !is_pin(element));
         }

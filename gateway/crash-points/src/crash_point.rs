@@ -375,6 +375,13 @@ crash_points! {
         /// Its addresses are free.
         AddressesReleased: Kill,
     }
+    /// Creating a task with NET_ADMIN, before its first step, in a sandbox that sends with its own addresses alone.
+    AllowNetAdmin {
+        /// It is stored that the sandbox sends with any address from now on.
+        NetAdminNoted: Kill,
+        /// It does.
+        PinsWithdrawn: Kill,
+    }
     /// Joining a swarm.
     JoinSwarm {
         /// The temporary file of one of the membership's files is written.

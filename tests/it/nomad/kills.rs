@@ -100,7 +100,7 @@ fn removal_steps() -> impl Iterator<Item = CrashPoint> {
 }
 
 /// Makes a call as an agent does: when the plugin ends over it, once more on a new one.
-fn as_agent<T>(agent: &Agent, call: impl Fn(&BlockingDriver) -> Result<T, Status>) -> T {
+pub(super) fn as_agent<T>(agent: &Agent, call: impl Fn(&BlockingDriver) -> Result<T, Status>) -> T {
     let driver = agent.driver();
     let status = match call(&driver) {
         Ok(answer) => return answer,
@@ -115,7 +115,11 @@ fn as_agent<T>(agent: &Agent, call: impl Fn(&BlockingDriver) -> Result<T, Status
 }
 
 /// Kills the daemon at a step during `call`, and restarts it.
-fn amid<T: Send>(node: &TestNode, step: CrashPoint, call: impl FnOnce() -> T + Send) -> T {
+pub(super) fn amid<T: Send>(
+    node: &TestNode,
+    step: CrashPoint,
+    call: impl FnOnce() -> T + Send,
+) -> T {
     amid_nth(node, (step, 1), call)
 }
 
@@ -135,7 +139,7 @@ fn amid_nth<T: Send>(node: &TestNode, at: (CrashPoint, u32), call: impl FnOnce()
     })
 }
 
-fn finish(agent: &Agent, mut task: TaskSetup) {
+pub(super) fn finish(agent: &Agent, mut task: TaskSetup) {
     agent
         .driver()
         .destroy(task.id(), true)

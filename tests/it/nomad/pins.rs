@@ -6,10 +6,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::json;
+use switchyard_crash_points::Operation;
+use switchyard_network::nft::NftFamily;
 use switchyard_tests::forger::is_heard;
 use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::{Agent, TaskSetup};
+
+use super::kills::{amid, as_agent, finish};
+use super::networks::NATIVE;
 
 /// Time for a datagram that arrives, and for one that does not.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -27,7 +32,7 @@ fn namespaces(node: &TestNode) -> Vec<PathBuf> {
 
 #[test]
 fn task_sends_with_other_addresses_only_with_net_admin() {
-    let node = TestNode::start_with("[network.bridge]\ndriver = \"native\"\n", |_| {});
+    let node = TestNode::start_with(NATIVE, |_| {});
     let agent = Agent::start(node.root(), &json!({ "allow_caps": ["ALL"] }));
     let gateway = node.root().bridge().gateway();
     let [a, b, c, _] = gateway.octets();
@@ -70,5 +75,33 @@ fn task_sends_with_other_addresses_only_with_net_admin() {
             .destroy(task.id(), true)
             .expect("it can be destroyed");
         task.remove_cgroups();
+    }
+}
+
+/// Whether anything is pinned.
+fn has_pins(node: &TestNode) -> bool {
+    let mut tables = node.root().bridge().tables();
+    let table = tables.read(NftFamily::Bridge).expect("root may read it");
+    table.is_some_and(|table| !table.elements().is_empty())
+}
+
+#[test]
+fn start_with_net_admin_interrupted_by_kill_is_completed_by_retry() {
+    let node = TestNode::start_with(NATIVE, |_| {});
+    let agent = Agent::start(node.root(), &json!({ "allow_caps": ["ALL"] }));
+    let config = json!({
+        "image": node.image(), "command": "sh", "args": ["-c", "echo begun; exec sleep 1000"],
+        "cap_add": ["net_admin"],
+    });
+    for step in Operation::AllowNetAdmin.crash_points() {
+        let task = TaskSetup::new(node.root(), &agent, "web", &config);
+        amid(&node, *step, || {
+            as_agent(&agent, |driver| driver.start(&task.config))
+        });
+        task.wait_stdout(|text| text.contains("begun"));
+        // What was cut off goes with its pins.
+        assert!(eventually(LIMIT, || !has_pins(&node)), "{step:?}");
+        finish(&agent, task);
+        node.assert_clean();
     }
 }

@@ -223,8 +223,8 @@ impl SandboxDirs {
         self.pins.join(ns.file_name())
     }
 
-    /// Without content: it is there from the time at which a task with NET_ADMIN was created in a sandbox that the daemon had attached and
-    /// pinned.
+    /// Without content: it is there from the time at which a task with NET_ADMIN was created in a sandbox that was pinned, or at which a
+    /// sandbox that has such a task was started again.
     pub(crate) fn net_admin_mark(&self) -> PathBuf {
         self.state.join("net-admin")
     }

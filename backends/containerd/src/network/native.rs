@@ -79,9 +79,10 @@ pub(crate) struct NativeBridges {
     is_wanted: bool,
     /// The reason why the kernel cannot do what the driver needs, if it was asked.
     fault: Option<String>,
-    /// Which sandboxes send with their own addresses alone: none where the kernel cannot see to it.
+    /// Which sandboxes send with their own addresses alone.
     pin: PinChoice,
-    /// The reason why it cannot, if it was asked.
+    /// The reason why the kernel cannot see to it, if it was asked: no more sandboxes are pinned then. Those that are stay so, since it could
+    /// when they were attached, and a reboot ends them.
     pin_fault: Option<String>,
     /// Cancelled as soon as there is something that others could take away; used as a one-shot signal.
     in_use: CancellationToken,
@@ -184,11 +185,7 @@ impl NativeBridges {
             pod_mark: None,
             is_wanted,
             fault,
-            pin: if pin_fault.is_none() {
-                pin
-            } else {
-                PinChoice::None
-            },
+            pin,
             pin_fault,
             in_use: CancellationToken::new(),
             knows_all: AtomicBool::new(false),

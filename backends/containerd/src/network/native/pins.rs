@@ -2,11 +2,13 @@
 //!
 //! A sandbox is attached before all of its tasks are known, so that it is pinned from then on, as its journal says. A task with the capability
 //! NET_ADMIN may give the sandbox other addresses, as programs with virtual ones do: before one is created, a file beside the journal says so,
-//! and the pins go. The sandbox stays without them, also when it is started again, or when a later process takes it over.
+//! and the pins go. The sandbox stays without them, also when it is started again, or when a later process takes it over. The file is written as
+//! well when a sandbox is started again that has such a task and was not pinned before.
 
 use switchyard_cni as cni;
 use switchyard_core::Result;
 use switchyard_core::id::SandboxId;
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::report;
 use switchyard_network::driver::BridgeTables;
 use switchyard_network::netlink::Mac;
@@ -71,6 +73,7 @@ fn note_if_pinned(dirs: &SandboxDirs) -> Result<Option<cni::Saved>> {
         return Ok(None);
     };
     note(dirs)?;
+    reach(CrashPoint::NetAdminNoted);
     Ok(Some(saved))
 }
 
@@ -82,7 +85,7 @@ impl NativeBridges {
 
     /// Returns whether sandboxes are pinned, if the kernel can do it.
     pub(crate) fn is_pin_wanted(&self) -> bool {
-        self.pin != PinChoice::None || self.pin_fault.is_some()
+        self.pin != PinChoice::None
     }
 
     /// Returns whether a sandbox is pinned if it is attached now. Cancel-safe.
@@ -90,7 +93,7 @@ impl NativeBridges {
     /// # Errors
     /// None but those of a daemon that ends.
     pub(crate) async fn pins(&self, dirs: &SandboxDirs) -> Result<bool> {
-        if !self.is_chosen() {
+        if !self.is_chosen() || self.pin_fault.is_some() {
             return Ok(false);
         }
         let dirs = dirs.clone();

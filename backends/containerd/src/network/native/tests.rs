@@ -175,6 +175,21 @@ fn sandbox_is_taken_over_pinned_as_its_journal_its_tasks_and_the_key_say() {
     }
 }
 
+/// The kernel could see to it when they were attached: it is only asked for new ones.
+#[test]
+fn what_is_pinned_stays_so_although_the_kernel_refuses() {
+    let mut bridge = bridge_with(PinChoice::Auto);
+    bridge.pin_fault = Some("no buffer space".to_owned());
+    let dir = tempfile::tempdir().unwrap();
+    let layout = Layout::new(&dir.path().join("state"), &dir.path().join("run"));
+    let dirs = layout.sandbox(SandboxId::random());
+    fs::create_dir_all(&dirs.state).unwrap();
+    fs::write(dirs.cni_journal(), pinned("true")).unwrap();
+    let found = bridge.find(&layout, true).unwrap();
+    let pins: Vec<_> = found.all.iter().map(|one| one.attachment.pin).collect();
+    assert!(matches!(pins[..], [Some(_)]), "{pins:?}");
+}
+
 #[test]
 fn driver_that_nobody_asks_for_is_not_chosen() {
     let bridge = bridge();
