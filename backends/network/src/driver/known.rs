@@ -12,6 +12,8 @@ pub(super) struct KnownBridge {
     pub(super) is_kept: bool,
     /// The index of the device whose settings were made by this process.
     pub(super) device: Option<u32>,
+    /// Whether a former process has left a device of its name.
+    pub(super) was_there: bool,
 }
 
 // === impl KnownBridge ===
@@ -22,6 +24,7 @@ impl KnownBridge {
             rules: with_subnets(rules, &[]),
             is_kept: false,
             device: None,
+            was_there: false,
         }
     }
 
@@ -36,6 +39,11 @@ impl KnownBridge {
     /// Returns whether it has all of these rules.
     pub(super) fn has(&self, rules: &BridgeRules) -> bool {
         with_subnets(rules, &self.rules.subnets) == self.rules
+    }
+
+    /// Returns whether there is such a bridge, as far as this process has seen.
+    pub(super) fn is_there(&self) -> bool {
+        self.was_there || self.device.is_some()
     }
 
     /// The subnet with some of these addresses, if it has any.

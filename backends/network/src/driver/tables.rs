@@ -157,6 +157,17 @@ impl State {
         !self.attachments.is_empty() || self.bridges.values().any(|bridge| bridge.is_kept)
     }
 
+    /// What the tables have of a bridge. As long as there is none of its name, others beyond the node may have its subnets, and the node may
+    /// forward their packets: nothing is said of these subnets then. That is not known before the attachments of former processes are.
+    fn rules_of(&self, name: &LinkName, known: &KnownBridge) -> BridgeRules {
+        let mut rules = known.rules.clone();
+        let has_containers = || self.attachments.values().any(|one| one.bridge == *name);
+        if self.knows_all && !known.is_there() && !has_containers() {
+            rules.subnets.clear();
+        }
+        rules
+    }
+
     /// The bridges whose packets are forwarded; none if nobody needs the tables.
     pub(super) fn forwarding(&self) -> Vec<BridgeRules> {
         if !self.is_needed() {
@@ -214,8 +225,10 @@ impl BridgeTables {
 
     /// What is to be in the tables, of all families.
     fn elements(&self, state: &State) -> BTreeSet<Element> {
-        let rules = state.bridges.values().map(|bridge| bridge.rules.clone());
-        let rules: Vec<_> = rules.collect();
+        let bridges = state.bridges.iter();
+        let rules: Vec<_> = bridges
+            .map(|(name, known)| state.rules_of(name, known))
+            .collect();
         let mut elements = bridge_elements(&rules, self.isolation, &self.isolation_allow);
         let of_containers = state.attachments.values().flat_map(|one| &one.elements);
         elements.extend(of_containers.cloned());
@@ -344,6 +357,9 @@ impl BridgeTables {
                 elements: elements.unwrap_or_default(),
             };
             state.attachments.entry(host).or_insert(known);
+        }
+        for (name, known) in &mut state.bridges {
+            known.was_there |= state_of(name).is_some();
         }
         state.knows_all |= all;
         refused

@@ -144,8 +144,8 @@ pub(in super::super) const ROUTERS_IGNORED: FindingCode = FindingCode::warning(
 pub(in super::super) const NATIVE_LACKING: FindingCode = FindingCode::warning(
     "SY315",
     "the kernel lacks what the driver native needs",
-    "Plugins connect tasks, and pods with cri.network = \"bridge\", to the gateway's bridges, although network.bridge.driver is \"native\".",
-    "Install the kernel's package of modules, or boot a kernel with CONFIG_NFT_NAT, CONFIG_NFT_MASQ, CONFIG_NFT_CT and CONFIG_NFT_FIB_IPV4 (with IPv6 also CONFIG_NFT_FIB_IPV6). Then restart the daemon.",
+    "Plugins connect tasks, and pods with cri.network = \"bridge\", to the gateway's bridges, although the driver is native, by network.bridge.driver or as this node began with it, and leave the bridges open to each other.",
+    "Install the kernel's package of modules, or boot a kernel with CONFIG_NFT_NAT, CONFIG_NFT_MASQ, CONFIG_NFT_CT and CONFIG_NFT_FIB_IPV4 (with IPv6 also CONFIG_NFT_FIB_IPV6). Then restart the daemon. Where that cannot be, as in a container without privileges, write driver = \"cni\" into [network.bridge].",
 );
 pub(in super::super) const NATIVE_DROPPED: FindingCode = FindingCode::warning(
     "SY316",

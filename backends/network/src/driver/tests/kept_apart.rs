@@ -91,6 +91,7 @@ fn routed_packets_reach_containers_if_that_is_wanted_and_others_always_do() {
 fn elements_follow_the_settings_of_the_next_process() {
     in_private_netns(|| {
         let node = Node::new(&SUBNETS);
+        ip("link add swtest0 type bridge");
         let name = |name: &str| crate::nft::BridgeName::new(name).unwrap();
         let own = name("swtest0");
         let apart = [
@@ -127,6 +128,39 @@ fn elements_follow_the_settings_of_the_next_process() {
                 );
             }
         }
+    });
+}
+
+/// The node may forward packets of a network beyond it that has the same addresses.
+#[test]
+fn subnet_is_in_the_tables_once_there_is_its_bridge() {
+    in_private_netns(|| {
+        let node = Node::with(&SUBNETS, |settings| settings.direct_routing = false);
+        let of_subnets = || {
+            let is_subnet =
+                |one: &&Element| matches!(one, Element::Masqueraded(_) | Element::Closed(_));
+            NftFamily::ALL.map(|family| elements_of(family).iter().filter(is_subnet).count())
+        };
+        let restored = |driver: &BridgeDriver| {
+            adopt(driver, &[], true);
+            driver.tables.restore().unwrap();
+            of_subnets()
+        };
+        assert_eq!(restored(&node.driver), [0, 0]);
+        assert!(
+            !elements_of(NftFamily::Ip4).is_empty(),
+            "the table is there"
+        );
+        let container = Container::new("a");
+        let attached = node.driver.attach(&container.request).unwrap();
+        assert_eq!(of_subnets(), [2, 2]);
+        run("nft", "nftables", &["flush", "ruleset"]);
+        assert_eq!(restored(&node.driver), [2, 2]);
+        // Also while nothing is attached to it, and in the next process.
+        let attachment = container.attachment(Some(&attached));
+        node.driver.detach(&attachment).unwrap();
+        assert_eq!(restored(&node.driver), [2, 2]);
+        assert_eq!(restored(&node.next_driver()), [2, 2]);
     });
 }
 
