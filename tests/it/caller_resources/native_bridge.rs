@@ -192,7 +192,7 @@ async fn with_own_ipv6(prepare: impl FnOnce(&str)) -> CallerFixture {
     let fixture = tokio::task::block_in_place(|| {
         BackendFixture::with(|settings| {
             let bridge = &mut settings.network.bridge;
-            bridge.driver = Native;
+            bridge.driver = Some(Native);
             bridge.ipv6 = true;
             prepare(&bridge.name);
         })

@@ -96,7 +96,7 @@ fn pinned(caller: &CallerFixture) -> usize {
 }
 
 fn set(settings: &mut Settings, pin: PinChoice) {
-    settings.network.bridge.driver = BridgeDriverChoice::Native;
+    settings.network.bridge.driver = Some(BridgeDriverChoice::Native);
     settings.network.bridge.pin = pin;
 }
 

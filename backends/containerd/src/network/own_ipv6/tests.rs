@@ -140,7 +140,7 @@ fn decision_is_on_record_and_stays() {
     let configured = network.bridge.subnets.clone();
     assert_eq!(ranges(&network), configured);
     assert!(!file.exists(), "plugins are to make it");
-    network.bridge.driver = config::BridgeDriverChoice::Native;
+    network.bridge.driver = Some(config::BridgeDriverChoice::Native);
     assert_eq!(ranges(&network), configured);
     assert_eq!(fs::read_to_string(&file).unwrap(), "none\n");
     let with_range = [configured.clone(), vec![RANGE.to_owned()]].concat();
