@@ -114,7 +114,10 @@ set_up_guest() {
     cat >"$root/etc/systemd/system/guest.service" <<'END'
 [Unit]
 Description=The tests of the second disk
-After=multi-user.target
+# udev makes the name of the port, which may be later than the last unit of the node.
+Requires=dev-virtio\x2dports-results.device
+After=multi-user.target dev-virtio\x2dports-results.device
+OnFailure=poweroff.target
 
 [Service]
 Type=oneshot
