@@ -11,7 +11,8 @@ use super::names::bridge_port;
 use crate::addresses::Holder;
 use crate::netlink::{LinkName, Mac};
 use crate::nft::{
-    BridgeName, Element, ElementChange, Flows, NftError, NftFamily, is_lasting, port_pins,
+    BridgeName, Element, ElementChange, Flows, NftError, NftFamily, Transport, is_lasting,
+    port_pins,
 };
 
 /// How many ports an error names.
@@ -263,7 +264,6 @@ fn port_name(at: Option<IpAddr>, port: u16, protocol: Transport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nft::Transport;
     use crate::testing::subnet;
 
     const V4: &str = "10.1.0.2";
