@@ -204,6 +204,7 @@ fn user_namespaces_are_refused_with_their_reason(node: &GuestNode) {
     // Ids that the container has, that it has in part, and that it lacks.
     for (first, length) in [(1000, 1000), (60_000, 65_536), (300_000, 65_536)] {
         let mut config = node.pod_config("contained-users");
+        config.linux.get_or_insert_default().cgroup_parent = PARENT.to_owned();
         namespaces(&mut config).userns_options = Some(cri::UserNamespace {
             mode: cri::NamespaceMode::Pod.into(),
             uids: map(first, length),

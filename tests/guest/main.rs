@@ -36,6 +36,7 @@ use switchyard_tests::versions::FORMER_FACT;
 use node::{GuestFact, GuestNode};
 
 /// All facts but those of [`selinux`], which has a boot of its own, with the module that has them, in the order in which they are shown.
+/// [`contained`] comes before [`nfs`]: where a server of NFS has mounted its files in `/proc`, nobody in a user namespace may mount a `/proc`.
 const ALL: [(&str, &[GuestFact]); 18] = [
     ("units", units::FACTS),
     ("daemon", daemon::FACTS),

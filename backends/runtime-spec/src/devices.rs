@@ -145,19 +145,49 @@ fn add(
     Ok(())
 }
 
+/// Paths at which a runtime itself makes something after all mounts, which would hide a device there or fail.
+const OF_RUNTIME: [&str; 7] = [
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/tty",
+    "/dev/ptmx",
+];
+
 /// Moves the nodes that have another path on the host to the mounts. In a user namespace, of the sandbox or of the node, nobody may make
 /// nodes: a runtime binds what is at the path inside on the host, which is nothing there, or another device. As a runtime, this
 /// leaves owner and mode as the host has them.
-pub fn bind_renamed(devices: &mut Vec<LinuxDevice>, mounts: &mut Vec<Mount>) {
+///
+/// Below a mounted `/dev` a runtime makes no nodes, and a mount there would leave a file in the source: nothing is moved.
+///
+/// # Errors
+/// `InvalidArgument`, naming `devices`, for another device at one of [`OF_RUNTIME`].
+pub(crate) fn bind_renamed(devices: &mut Vec<LinuxDevice>, mounts: &mut Vec<Mount>) -> Result<()> {
+    let is_dev = |mount: &Mount| mount.destination == "/dev" && mount.kind == "bind";
+    if mounts.iter().any(is_dev) {
+        return Ok(());
+    }
     let all = std::mem::take(devices).into_iter();
     let (renamed, same): (Vec<_>, Vec<_>) = all.partition(|device| device.path != device.host_path);
     *devices = same;
-    mounts.extend(renamed.into_iter().map(|device| Mount {
-        destination: device.path,
-        kind: "bind".to_owned(),
-        source: device.host_path,
-        options: vec!["bind".to_owned()],
-    }));
+    for device in renamed {
+        if OF_RUNTIME.contains(&device.path.as_str()) {
+            let why = format!(
+                "{} cannot be {} in a user namespace, where the runtime puts that of the node there: choose another path in the container",
+                device.host_path, device.path
+            );
+            return Err(Error::invalid("devices", why));
+        }
+        mounts.push(Mount {
+            destination: device.path,
+            kind: "bind".to_owned(),
+            source: device.host_path,
+            options: vec!["bind".to_owned()],
+        });
+    }
+    Ok(())
 }
 
 fn node(host_path: &str, path: String, info: &DeviceInfo) -> LinuxDevice {

@@ -7,11 +7,12 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
+use switchyard_tests::host::eventually;
 use switchyard_tests::image::busybox;
 use switchyard_tests::swarm::SwarmCluster;
 
 use super::{IDLE, assert_denied, assert_pair, label_of, level, trimmed};
-use crate::node::{GuestNode, run};
+use crate::node::{GuestNode, LIMIT, run};
 
 /// An image that declares a volume.
 const IMAGE: &str = "library/volume:latest";
@@ -204,5 +205,6 @@ pub(super) fn services_are_confined_and_apart(node: &GuestNode) {
             .all(|name| running_task(name).is_none())
     });
     run(&["switchyard", "swarm", "leave"]);
-    assert!(!Path::new(&one.volume).exists(), "its volume is left");
+    let is_gone = || !Path::new(&one.volume).exists();
+    assert!(eventually(LIMIT, is_gone), "its volume is left");
 }

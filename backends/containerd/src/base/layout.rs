@@ -187,8 +187,7 @@ impl Layout {
     pub(crate) fn owner_of_network(&self, netns: &Path) -> Option<SandboxId> {
         let name = netns.parent()?.file_name()?.to_str()?;
         let id = name.parse::<SandboxId>().ok()?;
-        let pins = self.sandbox(id).pins;
-        (pins.join(switchyard_namespaces::Ns::Net.file_name()) == netns).then_some(id)
+        (self.sandbox(id).pin(Ns::Net) == netns).then_some(id)
     }
 
     pub(crate) fn task(&self, id: TaskId) -> TaskDirs {

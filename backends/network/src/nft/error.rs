@@ -69,7 +69,10 @@ pub enum NftError {
         family: &'static str,
     },
     /// A transaction is larger than one send may be.
-    #[error("a transaction is larger than {max} bytes: divide it")]
+    #[error(
+        "a change of the tables is larger than {max} bytes, the most that its socket sends; on a node in a user namespace that is twice \
+         net.core.wmem_max of the machine, where it can be raised"
+    )]
     TooLarge {
         /// The largest, in bytes.
         max: usize,

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, getsockname,
-    recv, sendto, setsockopt, socket, sockopt,
+    getsockopt, recv, sendto, setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
 use switchyard_linux::host_features::in_user_namespace;
@@ -91,6 +91,11 @@ impl NfSocket {
                 sent => return sent.map(drop),
             }
         }
+    }
+
+    /// Returns about how many bytes a send may have.
+    pub(super) fn longest_send(&self) -> usize {
+        getsockopt(&self.socket, sockopt::SndBuf).map_or(MAX_SEND, |size| size.min(MAX_SEND))
     }
 
     /// Receives one datagram.
@@ -218,7 +223,7 @@ impl NfSocket {
 }
 
 /// Sizes the buffers of a socket. On a node in a user namespace nobody may go beyond `net.core.wmem_max` and `rmem_max` of the whole machine,
-/// to which the kernel cuts these sizes: a transaction that is larger fails there, with EMSGSIZE.
+/// to which the kernel cuts these sizes, before it doubles them: a transaction that is larger fails there, with EMSGSIZE.
 fn size_buffers(socket: &OwnedFd) -> nix::Result<()> {
     if in_user_namespace() {
         setsockopt(socket, sockopt::SndBuf, &MAX_SEND)?;

@@ -366,7 +366,14 @@ impl NftTables {
             doing: described(table, steps, None),
             source,
         };
-        self.socket.send(&sent.bytes).map_err(query)?;
+        self.socket.send(&sent.bytes).map_err(|source| {
+            if source == Errno::EMSGSIZE {
+                let max = self.socket.longest_send();
+                NftError::TooLarge { max }
+            } else {
+                query(source)
+            }
+        })?;
         let answers = self.socket.answers().map_err(query)?;
         Ok(verdict(&answers, sent.first, sent.steps))
     }

@@ -7,20 +7,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::Value;
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::{
-    DeviceNode, IdMap, IdRange, IoWeight, MissingSource, Mount, MountSource, PidMode, Propagation,
-    Rlimit, SeccompProfile, Throttle, Throttled, UserNamespace,
+    DeviceNode, IoWeight, MissingSource, Mount, MountSource, PidMode, Propagation, Rlimit,
+    SeccompProfile, Throttle, Throttled,
 };
 use switchyard_core::{ErrorKind, Reason};
 use switchyard_runtime_spec::input::{DeviceInfo, HostNode, HostPropagation, SelinuxDefaults};
 use switchyard_runtime_spec::{
-    HostFs, ImageVolume, Namespace, ResolvedMount, ResolvedSource, SandboxUsers, Staging,
-    depends_on_host_paths, has_net_admin,
+    HostFs, ImageVolume, Namespace, ResolvedMount, ResolvedSource, Staging, depends_on_host_paths,
+    has_net_admin,
 };
 
 use crate::support::{Case, FakeFs, words};
 
 mod mounts;
 mod relabel;
+mod renamed;
 
 fn bind(destination: &str, source: &str) -> Mount {
     Mount::new(
@@ -297,85 +298,6 @@ fn invalid_devices_are_rejected_by_name() {
             "{}",
             case.refused()
         );
-    }
-}
-
-/// A runtime binds nodes there, by their paths inside.
-#[test]
-fn device_under_another_name_is_bound_in_a_user_namespace() {
-    let ids = |first| {
-        IdMap::new(vec![IdRange {
-            inside: 0,
-            host: first,
-            length: 65_536,
-        }])
-        .unwrap()
-    };
-    let users = || SandboxUsers {
-        path: "/ns/user".into(),
-        map: UserNamespace {
-            uids: ids(100_000),
-            gids: ids(100_000),
-        },
-    };
-    let cases = [
-        ("/dev/fuse", "/dev/fuse", vec![]),
-        ("/dev/fuse", "/dev/other", vec![("/dev/fuse", "/dev/other")]),
-        // The name of a device that the node has too.
-        ("/dev/fuse", "/dev/sda", vec![("/dev/fuse", "/dev/sda")]),
-        ("/dev/snd", "/dev/snd", vec![]),
-        (
-            "/dev/snd",
-            "/dev/audio",
-            vec![
-                ("/dev/snd/controlC0", "/dev/audio/controlC0"),
-                ("/dev/snd/by-path/x", "/dev/audio/by-path/x"),
-            ],
-        ),
-    ];
-    for (host, inside, expected) in cases {
-        for (of_sandbox, of_node) in [(false, false), (true, false), (false, true), (true, true)] {
-            let mut case = Case::plain();
-            case.task.devices = vec![DeviceNode {
-                host_path: PathBuf::from(host),
-                container_path: PathBuf::from(inside),
-                permissions: "rw".to_owned(),
-            }];
-            let nodes = |case: &Case| {
-                let spec = case.build().unwrap().spec;
-                spec["linux"]["devices"].as_array().map_or(0, Vec::len)
-            };
-            let all = nodes(&case);
-            case.sandbox.users = of_sandbox.then(users);
-            case.host.in_user_namespace = of_node;
-            let spec = case.build().unwrap().spec;
-            let mounts = spec["mounts"].as_array().unwrap().iter();
-            let bound: Vec<_> = mounts
-                .filter(|mount| {
-                    mount["source"]
-                        .as_str()
-                        .is_some_and(|source| source.starts_with("/dev/"))
-                })
-                .map(|mount| {
-                    assert_eq!(mount["options"], serde_json::json!(["bind"]));
-                    (
-                        mount["source"].as_str().unwrap(),
-                        mount["destination"].as_str().unwrap(),
-                    )
-                })
-                .collect();
-            let expected = if of_sandbox || of_node {
-                expected.clone()
-            } else {
-                vec![]
-            };
-            let what = format!("{host} at {inside}: {of_sandbox} {of_node}");
-            assert_eq!(bound, expected, "{what}");
-            assert_eq!(nodes(&case), all - expected.len(), "{what}");
-            // Whether it may be used is decided by its numbers.
-            let rules = spec["linux"]["resources"]["devices"].as_array().unwrap();
-            assert!(rules.iter().any(|rule| rule["access"] == "rw"), "{what}");
-        }
     }
 }
 

@@ -272,72 +272,57 @@ fn restore_mends_what_others_changed() {
         let mut tables = NftTables::open(TableName::default()).unwrap();
         nft(&["add", "table", "inet", "other"]);
         nft(&["add", "chain", "inet", "other", "kept"]);
-        let one = &[
-            "delete",
-            "element",
-            "ip",
-            "switchyard",
-            "ports",
-            "{ tcp . 8080 }",
-        ][..];
-        let more = &[
-            "add",
-            "element",
-            "ip",
-            "switchyard",
-            "bridges",
-            "{ docker0 }",
-        ][..];
-        let rule = &[
-            "insert",
-            "rule",
-            "ip",
-            "switchyard",
-            "filter_forward",
-            "counter",
-        ][..];
-        let chain = &["add", "chain", "ip", "switchyard", "own"][..];
-        let emptied = &["flush", "chain", "ip", "switchyard", "nat_output"][..];
-        let set = &[
-            "add",
-            "set",
-            "ip",
-            "switchyard",
-            "own",
-            "{ type ipv4_addr; }",
-        ][..];
-        let dormant = &["add", "table", "ip", "switchyard", "{ flags dormant; }"][..];
         let elements = |added, ports, removed| Repair::Elements {
             added,
             ports,
             removed,
         };
-        let bridge = &[
-            "delete",
-            "element",
-            "ip",
-            "switchyard",
-            "bridges",
-            "{ sw0 }",
-        ][..];
         for (name, changes, repair) in [
-            ("no table", &["list", "tables"][..], Repair::Whole),
-            ("nothing", &["list", "tables"][..], Repair::Nothing),
-            ("port", one, elements(1, 1, 0)),
-            ("bridge", bridge, elements(1, 0, 0)),
-            ("foreign element", more, elements(0, 0, 1)),
-            ("foreign rule", rule, Repair::Whole),
-            ("foreign chain", chain, Repair::Whole),
-            ("rules gone", emptied, Repair::Whole),
-            ("foreign set", set, Repair::Whole),
-            ("dormant", dormant, Repair::Whole),
+            ("no table", "list tables", Repair::Whole),
+            ("nothing", "list tables", Repair::Nothing),
             (
-                "all gone",
-                &["delete", "table", "ip", "switchyard"][..],
+                "port",
+                "delete element ip switchyard ports { tcp . 8080 }",
+                elements(1, 1, 0),
+            ),
+            (
+                "bridge",
+                "delete element ip switchyard bridges { sw0 }",
+                elements(1, 0, 0),
+            ),
+            (
+                "foreign element",
+                "add element ip switchyard bridges { docker0 }",
+                elements(0, 0, 1),
+            ),
+            (
+                "foreign rule",
+                "insert rule ip switchyard filter_forward counter",
                 Repair::Whole,
             ),
+            (
+                "foreign chain",
+                "add chain ip switchyard own",
+                Repair::Whole,
+            ),
+            (
+                "rules gone",
+                "flush chain ip switchyard nat_output",
+                Repair::Whole,
+            ),
+            (
+                "foreign set",
+                "add set ip switchyard own { type ipv4_addr; }",
+                Repair::Whole,
+            ),
+            (
+                "dormant",
+                "add table ip switchyard { flags dormant; }",
+                Repair::Whole,
+            ),
+            ("all gone", "delete table ip switchyard", Repair::Whole),
         ] {
-            nft(changes);
+            nft(&changes.split_whitespace().collect::<Vec<_>>());
             assert_eq!(tables.restore(family, &wanted).unwrap(), repair, "{name}");
             let found = tables.read(family).unwrap().unwrap();
             assert!(found.is_intact(family), "{name}");

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use switchyard_core::spec::{IdMap, IdRange, UserNamespace};
+use switchyard_runtime_spec::SandboxUsers;
 use switchyard_runtime_spec::infra::{self, InfraInput};
 
 use super::*;

@@ -1,6 +1,9 @@
 //! Tables in a user namespace, as on a node that is an unprivileged container.
 
+use switchyard_linux::host_features::in_user_namespace;
+
 use super::*;
+use crate::nft::socket::MAX_SEND;
 
 /// The variable by which the test below starts this program again.
 const INSIDE: &str = "SWITCHYARD_TEST_TABLES_INSIDE";
@@ -20,6 +23,17 @@ fn tables_of_another_process() {
         assert_eq!(found.elements(), &elements(family));
     }
     assert!(monitor.read(&[tables.port()]).unwrap().families.is_empty());
+    // Some megabytes at once.
+    let many = (1..=20_000)
+        .map(|number| port(number, "10.88.0.2"))
+        .collect();
+    match tables.restore(NftFamily::Ip4, &many) {
+        Ok(_) => {}
+        Err(NftError::TooLarge { max }) => {
+            assert!(in_user_namespace() && max < MAX_SEND, "{max}")
+        }
+        Err(error) => panic!("{error:?}"),
+    }
     println!("all tables are made");
 }
 
