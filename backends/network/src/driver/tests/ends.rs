@@ -22,9 +22,9 @@ fn add_ports(count: usize) {
 fn full_bridge_refuses_a_container_and_a_second_bridge_takes_it() {
     in_private_netns(|| {
         let node = Node::new(&SUBNETS[..1]);
-        node.driver
-            .attach(&Container::new("first").request)
-            .unwrap();
+        // Its port goes with it.
+        let first = Container::new("first");
+        node.driver.attach(&first.request).unwrap();
         add_ports(PORTS_MAX - 1);
         let over = Container::with_ports("over", &both(8080));
         let before = (node.in_use(), devices(), elements_of(NftFamily::Ip4));
