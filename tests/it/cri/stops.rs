@@ -15,10 +15,10 @@ use switchyard_tests::{cni_plugin, prereq};
 /// Time for the daemon to do what it does behind an answer.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Stands for the plugin `firewall`: its DEL waits as long as there is a file.
+/// Stands for the plugin `firewall`: its DEL of a sandbox waits as long as a file has its id.
 const PLUGIN: &str = r#"if [ "$CNI_COMMAND" = DEL ]; then
   echo begun >>"DIR/dels"
-  while [ -e "DIR/hold" ]; do sleep 0.05; done
+  while grep -qs "$CNI_CONTAINERID" "DIR/hold"; do sleep 0.05; done
   echo done >>"DIR/dels"
 fi
 "#;
@@ -59,7 +59,7 @@ fn stop_is_answered_before_plugins_are_done_and_who_needs_what_they_free_waits()
     let port = free_port();
     let dels = || fs::read_to_string(dir.join("dels")).unwrap_or_default();
     let pod = node.run(with_port(&node, "first", port));
-    fs::write(dir.join("hold"), "").expect("the root can be written");
+    fs::write(dir.join("hold"), pod.id()).expect("the root can be written");
     node.cri().stop_pod(pod.id()).expect("it can be stopped");
     assert_eq!(pod.status().state(), PodSandboxState::SandboxNotready);
     assert!(eventually(LIMIT, || dels() == "begun\n"), "{}", dels());
@@ -116,7 +116,7 @@ fn address_of_an_answered_stop_is_that_of_the_next_pod_on_a_full_network() {
     assert!(refused.message().contains("no IP addresses"), "{refused}");
     assert!(!waits());
 
-    fs::write(dir.join("hold"), "").expect("the root can be written");
+    fs::write(dir.join("hold"), first.id()).expect("the root can be written");
     node.cri().stop_pod(first.id()).expect("it can be stopped");
     let next = node.pod_config("next");
     let next = thread::scope(|scope| {
@@ -137,7 +137,7 @@ fn network_of_an_answered_stop_is_released_by_the_next_daemon() {
     let (node, dir) = start();
     let port = free_port();
     let pod = node.run(with_port(&node, "kept", port));
-    fs::write(dir.join("hold"), "").expect("the root can be written");
+    fs::write(dir.join("hold"), pod.id()).expect("the root can be written");
     node.cri().stop_pod(pod.id()).expect("it can be stopped");
     assert!(eventually(LIMIT, || dir.join("dels").exists()));
     node.daemon().kill9();

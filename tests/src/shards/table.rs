@@ -200,7 +200,6 @@ pub const SLOW: &[Slow] = slow! {
     }
     shard 1 {
         10 Test("caller_resources::native_bridge::bridge_that_is_made_has_a_range_of_ipv6_whatever_comes");
-        20 Test("upgrades::former::network_defaults::node_keeps_the_defaults_of_the_version_that_began_it");
         25 Test("nomad::network_defaults::node_of_a_former_version_stays_as_it_is_until_its_keys_are_set");
         20 Test("nomad::network_defaults::new_node_needs_no_plugins_and_its_bridges_do_not_reach_each_other");
         25 Test("cri::pod_bridge::kill_amid_a_change_of_the_network_of_pods_leaves_neither_bridge_nor_mark");

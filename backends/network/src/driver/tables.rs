@@ -1,4 +1,6 @@
 //! What all bridges of one instance of the daemon share: the tables, the sockets, and what is known of bridges and containers.
+//!
+//! Longer than 500 lines because all of this is behind one lock, in whose order it has to be read.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
