@@ -1,4 +1,4 @@
-//! The bridges of pods that a purge of the package removes.
+//! The bridges of pods that a purge of the package removes, and the tables for all bridges.
 
 use std::fs;
 
@@ -64,4 +64,36 @@ fn purge_removes_the_bridge_that_pods_had_unless_something_else_is_on_it() {
         "link delete dev shared0",
     ];
     assert_eq!(rest, expected);
+}
+
+/// A daemon that could not be stopped has left them: the removal clears them otherwise.
+#[test]
+fn purge_removes_the_tables_of_daemons_alone() {
+    let node = Node::new();
+    let tables = [
+        ("ip switchyard", true),
+        ("ip6 switchyard", true),
+        ("bridge switchyard", true),
+        ("ip switchyard_own0", true),
+        ("ip6 switchyard_own0", true),
+        ("bridge switchyard_own0", true),
+        ("inet switchyard", false),
+        ("ip switchyards", false),
+        ("bridge filter", false),
+    ];
+    let list: String = tables
+        .iter()
+        .map(|(table, _)| format!("table {table}\\n"))
+        .collect();
+    let root = node.scratch.path().display();
+    let call = format!(
+        "devices={root}/devices addresses={root}/addresses; \
+         nft() {{ if [ \"$1\" = list ]; then printf '{list}'; else echo \"$*\"; fi; }}; remove_network"
+    );
+    let removed = tables.iter().filter(|(_, is_removed)| *is_removed);
+    let mut expected: Vec<String> = removed
+        .map(|(table, _)| format!("delete table {table}"))
+        .collect();
+    expected.sort();
+    assert_eq!(node.output(&call), expected);
 }
