@@ -41,7 +41,7 @@ fn pod_uses_a_virtual_address_only_with_net_admin() {
     let node = TestNode::start_configured(|root| {
         format!(
             "[cri]\nnetwork = \"bridge\"\n\
-             [network.bridge]\ndriver = \"native\"\n\
+             [network.bridge]\ndriver = \"native\"\nipv6 = false\n\
              [network.pods]\nname = {:?}\nsubnets = [{:?}]\n",
             root.network().bridge(),
             root.network().subnet(),
