@@ -171,7 +171,7 @@ impl NativeBridges {
         if let Some(reason) = &fault {
             tracing::warn!(
                 reason,
-                "the driver \"native\" of the gateway's bridges (network.bridge.driver, or the default of this node) cannot work here: until the next start CNI plugins attach sandboxes to them, without network.isolation and network.direct_routing"
+                "the driver \"native\" of the gateway's bridges (network.bridge.driver, or the default of this node) cannot work here: until the next start CNI plugins attach sandboxes to them, without network.isolation, network.direct_routing and network.bridge.pin"
             );
         }
         let is_chosen = is_wanted && fault.is_none();
