@@ -15,6 +15,7 @@ use super::facts::Facts;
 use super::finding::Finding;
 use super::network::{node_network, ranges};
 use super::nomad;
+use super::own_ipv6::recorded_range;
 use super::pod_bridge::{bridge_ranges, has_pods_on_bridge, own_ranges};
 use super::text::first_of;
 
@@ -187,10 +188,11 @@ fn parameter(facts: &Facts, interface: &str, name: &str) -> Option<u64> {
     facts.view.number(file)
 }
 
-/// A node with IPv6 whose tasks have none.
+/// A node with IPv6 whose tasks have none, and get none with their bridge.
 fn ports_on_four(facts: &Facts) -> Option<Finding> {
     let bridge = of_bridge(facts);
-    if bridge.is_empty() || Families::of(&bridge).six {
+    let is_to_have_six = recorded_range(&*facts.view, &facts.config).is_some();
+    if bridge.is_empty() || Families::of(&bridge).six || is_to_have_six {
         return None;
     }
     let name = &facts.config.network.bridge.name;

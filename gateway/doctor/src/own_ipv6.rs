@@ -3,17 +3,24 @@
 use std::path::Path;
 
 use switchyard_config::Config;
+use switchyard_core::spec::Subnet;
 
 use super::view::NodeView;
 
 /// Where the kernel shows the network devices.
 const DEVICES: &str = "/sys/class/net";
 
+/// The range with which the bridge was made, or with which its first container makes it.
+pub(super) fn recorded_range(view: &dyn NodeView, config: &Config) -> Option<Subnet> {
+    let bridge = &config.network.bridge;
+    let record = view.text(bridge.ipv6_record(&config.paths.state))?;
+    bridge.recorded_ipv6(&record)
+}
+
 /// Adds the range to those of the configuration, as the daemon does at a start, if the bridge is there and was made with one.
 pub(super) fn add_own_ipv6(view: &dyn NodeView, config: &mut Config) {
+    let range = recorded_range(view, config);
     let bridge = &mut config.network.bridge;
-    let record = view.text(bridge.ipv6_record(&config.paths.state));
-    let range = record.and_then(|text| bridge.recorded_ipv6(&text));
     let is_there = view.exists(Path::new(DEVICES).join(&bridge.name));
     let range = range.filter(|_| is_there);
     bridge.subnets.extend(range.map(|range| range.to_string()));

@@ -401,3 +401,32 @@ fn bridge_that_has_a_range_of_ipv6_by_itself() {
         );
     }
 }
+
+#[test]
+fn ports_answer_on_ipv6_once_the_bridge_is_made_with_its_range() {
+    let default = format!(
+        "{0} 00 {0} 00 {0} 00000100 00000001 00000000 00000001 eth0\n",
+        "0".repeat(32)
+    );
+    let only_four = &["SY312 note"][..];
+    for (record, config, expected) in [
+        ("fd33:fbb1:fdc2:c40e::/64\n", "", &[][..]),
+        (
+            "fd33:fbb1:fdc2:c40e::/64\n",
+            "[network.bridge]\nipv6 = false",
+            only_four,
+        ),
+        ("withheld fd33:fbb1:fdc2:c40e::/64\n", "", only_four),
+        ("none\n", "", only_four),
+        ("", "", only_four),
+    ] {
+        check(
+            |node| {
+                node.config(config);
+                node.file("/proc/net/ipv6_route", &default);
+                node.file("/var/lib/switchyard/network/switchyard0.ipv6", record);
+            },
+            expected,
+        );
+    }
+}
