@@ -1,8 +1,10 @@
 //! What is known of one bridge: what the tables need of it, and whether this process has set it up.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
-use crate::nft::{BridgeRules, NftSubnet};
+use crate::netlink::LinkName;
+use crate::nft::{BridgeName, BridgeRules, Element, NftSubnet};
 
 /// A bridge whose elements are in the tables.
 #[derive(Debug, Clone)]
@@ -63,10 +65,30 @@ fn with_subnets(rules: &BridgeRules, more: &[NftSubnet]) -> BridgeRules {
     }
 }
 
+/// Returns whether an element is one of the bridge of this name and with these addresses, of which nothing else is known. Those of
+/// containers are none.
+pub(super) fn is_of_bridge(element: &Element, name: &LinkName, addresses: &[IpAddr]) -> bool {
+    let is_it = |bridge: &BridgeName| bridge.as_str() == name.as_str();
+    let is_in = |subnet: &NftSubnet, address: IpAddr| {
+        NftSubnet::new(address, subnet.prefix()).is_ok_and(|around| around == *subnet)
+    };
+    match element {
+        Element::Bridge(bridge) | Element::Same(bridge) | Element::Apart(bridge) => is_it(bridge),
+        Element::Allowed(from, to) => is_it(from) || is_it(to),
+        Element::Masqueraded(subnet) | Element::Closed(subnet) => {
+            addresses.iter().any(|address| is_in(subnet, *address))
+        }
+        Element::Port { .. }
+        | Element::Hairpin(_)
+        | Element::PinnedPort(_)
+        | Element::PinnedMac(..)
+        | Element::PinnedAddress(..) => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nft::BridgeName;
     use crate::testing::subnet;
 
     /// Addresses of a pool may change while containers have some of the former one.
@@ -125,6 +147,32 @@ mod tests {
                 "{before:?} {after:?}"
             );
             assert_eq!(known.device.is_none(), is_changed, "{before:?} {after:?}");
+        }
+    }
+
+    #[test]
+    fn element_is_of_a_bridge_by_its_name_or_by_the_network_of_its_addresses() {
+        let name = LinkName::new("pods0").unwrap();
+        let [own, other] = ["pods0", "sw0"].map(|name| BridgeName::new(name).unwrap());
+        let addresses: [IpAddr; 3] =
+            ["10.1.0.1", "fd00::1", "fe80::1"].map(|text| text.parse().unwrap());
+        for (element, expected) in [
+            (Element::Bridge(own.clone()), true),
+            (Element::Same(own.clone()), true),
+            (Element::Apart(own.clone()), true),
+            (Element::Allowed(own.clone(), other.clone()), true),
+            (Element::Allowed(other.clone(), own.clone()), true),
+            (Element::Bridge(other.clone()), false),
+            (Element::Allowed(other.clone(), other.clone()), false),
+            (Element::Masqueraded(subnet("10.1.0.0/24")), true),
+            (Element::Closed(subnet("fd00::/64")), true),
+            (Element::Masqueraded(subnet("10.2.0.0/24")), false),
+            (Element::Closed(subnet("fd00:0:0:1::/64")), false),
+            (Element::Hairpin(addresses[0]), false),
+            (Element::PinnedPort(own.clone()), false),
+        ] {
+            let found = is_of_bridge(&element, &name, &addresses);
+            assert_eq!(found, expected, "{element}");
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -13,11 +14,12 @@ use super::bridge::probe_links;
 use super::elements::{changes, container_elements, flows_of_restored, is_pin, kept_of_unknown};
 use super::error::DriverError;
 use super::flows::PastFlows;
-use super::known::KnownBridge;
+use super::known::{KnownBridge, is_of_bridge};
 use super::names::{bridge_port, group_of, ifb_link};
 use crate::addresses::Holder;
 use crate::netlink::{
-    Family, IpFamily, Link, LinkName, LinkRef, Socket, delete_link, is_forwarding, list_links,
+    Family, IpFamily, Link, LinkName, LinkRef, Socket, delete_link, find_link, is_forwarding,
+    list_addresses, list_links,
 };
 use crate::nft::{
     BridgeName, BridgeRules, Element, Isolation, NftError, NftFamily, NftTables, Repair, TableName,
@@ -443,6 +445,37 @@ impl BridgeTables {
             state.bridges.insert(name.clone(), known);
         }
         withdrawn
+    }
+
+    /// Removes what the tables have of a bridge that only former processes knew, and that is about to be deleted: by its name, and by the
+    /// addresses of its device. Does nothing if somebody needs the tables: a repair removes it then. Idempotent. Blocks.
+    ///
+    /// # Errors
+    /// [`DriverError::Links`], [`DriverError::Rules`]: call it again.
+    pub fn forget_former_bridge(&self, name: &LinkName) -> Result<(), DriverError> {
+        let mut state = self.lock();
+        if state.is_needed() {
+            return Ok(());
+        }
+        let tables = NftTables::list()?;
+        if !tables.iter().any(|(_, table)| *table == self.name) {
+            return Ok(());
+        }
+        let kernel = state.kernel(&self.name)?;
+        let Some(link) = find_link(&mut kernel.route, &name.clone().into())? else {
+            return Ok(());
+        };
+        let all = list_addresses(&mut kernel.route)?.into_iter();
+        let own = all.filter(|address| address.link == link.index);
+        let own: Vec<IpAddr> = own.map(|address| address.prefix.address()).collect();
+        let mut gone = BTreeSet::new();
+        for family in NftFamily::ALL {
+            let found = kernel.tables.read(family)?;
+            let elements = found.iter().flat_map(|table| table.elements());
+            let of_it = elements.filter(|element| is_of_bridge(element, name, &own));
+            gone.extend(of_it.cloned());
+        }
+        state.withdraw(&self.name, &gone, &NftFamily::ALL)
     }
 
     /// Deletes the links of all bridges that belong to no known attachment, and returns how many there were: none, until all attachments of

@@ -11,9 +11,10 @@ use switchyard_core::Result;
 use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::files::Durable;
 use switchyard_namespaces::{files, has_device};
+use switchyard_network::netlink::LinkName;
 
 use super::{DEVICES, NativeBridges};
-use crate::base::error::from_namespaces;
+use crate::base::error::{from_namespaces, from_network};
 use crate::base::fs::{create_private_dir_blocking, io_error};
 
 impl NativeBridges {
@@ -75,6 +76,10 @@ impl NativeBridges {
             if !is_left(mark, &Path::new(DEVICES).join(name), &addresses) {
                 return Ok(false);
             }
+            // Only former daemons know it, if the driver is another one by now.
+            let link = LinkName::new(name).map_err(from_network)?;
+            let forgotten = self.tables.forget_former_bridge(&link);
+            forgotten.map_err(from_network)?;
             self.delete_bridge(
                 name,
                 CrashPoint::PodBridgeRulesRemoved,

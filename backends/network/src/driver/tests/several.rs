@@ -443,3 +443,41 @@ fn bridge_loses_the_address_of_a_former_subnet_unless_somebody_is_there_or_it_is
         });
     }
 }
+
+/// As on a node whose driver is another one by now, and which has no containers of this one.
+#[test]
+fn bridge_of_former_processes_goes_from_tables_that_nobody_needs() {
+    in_private_netns(|| {
+        let node = Node::with(&SUBNETS, |settings| settings.direct_routing = false);
+        let second = beside(&node, "swtest1", &["10.99.0.0/24"]);
+        let containers = ["first", "second"].map(Container::new);
+        for (driver, container) in [&node.driver, &second].into_iter().zip(&containers) {
+            let attached = driver.attach(&container.request).unwrap();
+            let attachment = container.attachment(Some(&attached));
+            driver.detach(&attachment).unwrap();
+        }
+        let texts = || -> Vec<String> {
+            let all = NftFamily::ALL.map(elements_of);
+            all.iter().flatten().map(ToString::to_string).collect()
+        };
+        let before = texts();
+        let next = BridgeTables::new(TableName::default());
+        let names = ["swtest0", "swtest1", "swtest2"];
+        let [own, other, missing] = names.map(|name| LinkName::new(name).unwrap());
+        node.driver.tables.forget_former_bridge(&own).unwrap();
+        assert_eq!(texts(), before, "somebody needs them");
+        next.forget_former_bridge(&missing).unwrap();
+        assert_eq!(texts(), before, "there is no such bridge");
+        let is_other = |text: &&String| text.contains("swtest1") || text.contains("10.99.0.");
+        let of_other: Vec<String> = before.iter().filter(is_other).cloned().collect();
+        assert!(of_other.len() < before.len(), "{before:?}");
+        for _ in 0..2 {
+            next.forget_former_bridge(&own).unwrap();
+            assert_eq!(texts(), of_other);
+        }
+        next.forget_former_bridge(&other).unwrap();
+        assert_eq!(texts(), Vec::<String>::new());
+        run("nft", "nftables", &["flush", "ruleset"]);
+        next.forget_former_bridge(&own).unwrap();
+    });
+}
