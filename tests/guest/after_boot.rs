@@ -140,6 +140,7 @@ pub(crate) fn run() -> ExitCode {
         }
     }
     wrong.extend(check_volumes(&node, &notes.volumes));
+    wrong.extend(end_kept_pulls(&node));
     let mut left = Vec::new();
     // The cleanup that recovery defers is done within seconds.
     if !eventually(LIMIT, || {
@@ -390,6 +391,15 @@ fn orphaned_content() -> Vec<String> {
     left.into_iter()
         .map(|what| format!("{what} is left of nobody"))
         .collect()
+}
+
+/// Removes what is kept of a pull that the power cut has ended: the daemon keeps it for the next one, until an image is removed.
+fn end_kept_pulls(node: &GuestNode) -> Option<String> {
+    let image = node.image();
+    let removed = node.cri.remove_image(&image);
+    let pulled = removed.and_then(|()| node.cri.pull(&image, None));
+    let status = pulled.err()?;
+    Some(format!("image {image} cannot be pulled again: {status}"))
 }
 
 /// An image that was acknowledged exists and is complete.

@@ -96,11 +96,22 @@ pub(crate) fn state() -> String {
     run(&["dpkg-query", "--show", format, "switchyard"])
 }
 
-/// Completes the upgrade that a power cut has interrupted in its postinst, as dpkg and docs/packages.md demand it; what is wrong.
+fn is_to_be_reinstalled() -> bool {
+    let format = "--showformat=${db:Status-Eflag}";
+    run(&["dpkg-query", "--show", format, "switchyard"]).trim() == "reinstreq"
+}
+
+/// Completes the upgrade that a power cut has interrupted, as dpkg and docs/packages.md demand it; what is wrong.
 pub(crate) fn complete_after_boot() -> Vec<String> {
     // It holds up no second one.
     let _ = fs::remove_file(POLICY);
-    let output = dpkg(&["--configure", "-a"]);
+    // Power may also have been cut before that, while dpkg replaced the files: then it demands another installation.
+    let is_broken = is_to_be_reinstalled();
+    let output = if is_broken {
+        dpkg(&["--install", NOW])
+    } else {
+        dpkg(&["--configure", "-a"])
+    };
     let mut wrong = Vec::new();
     if !output.status.success() {
         wrong.push(format!("the upgrade is not completed: {}", text(&output)));

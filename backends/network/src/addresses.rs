@@ -16,7 +16,8 @@
 //! - A file that this module writes has its content before it has its name. A kill at any line leaves at most addresses whose holder is
 //!   known, and a draft (`NAME.new`) that the next assignment removes.
 //! - Nothing is synced: no container outlives the power cut that could undo a change. Afterwards addresses may be free that a record names,
-//!   and addresses may have the holder that had just released them; so addresses are released by their holder, never by the address alone.
+//!   and addresses may have the holder that had just released them; so addresses are released by their holder, never by the address alone,
+//!   but for those whose files the power cut has emptied.
 //! - What an assignment or a release costs does not depend on the holders of the other addresses: their files are not opened. Only
 //!   [`AddressPool::release_all`], [`AddressPool::release_gone`], [`AddressPool::reservations`] and a search in a full range read them.
 //!
@@ -111,8 +112,9 @@ impl AddressPool {
         Ok(choices.into_iter().map(|choice| choice.assigned).collect())
     }
 
-    /// Releases those of these addresses that a holder has, as [`AddressPool::assign`] returned them. Addresses that are free, or that
-    /// somebody else has by now, are left as they are: idempotent. Costs the same however many addresses are in use. Blocks.
+    /// Releases those of these addresses that a holder has, as [`AddressPool::assign`] returned them, or that nobody has since a power cut has
+    /// emptied their files. Addresses that are free, or that somebody else has by now, are left as they are: idempotent. Costs the same however
+    /// many addresses are in use. Blocks.
     ///
     /// # Errors
     /// [`AddressError::Busy`], [`AddressError::File`]; some may have been released then.
@@ -122,7 +124,10 @@ impl AddressPool {
         };
         for address in addresses {
             let recorded = directory.holder_of(*address)?;
-            if recorded.is_some_and(|recorded| recorded.belongs_to(holder)) {
+            let is_released = |recorded: RecordedHolder| {
+                recorded == RecordedHolder::Nobody || recorded.belongs_to(holder)
+            };
+            if recorded.is_some_and(is_released) {
                 directory.remove(*address)?;
             }
         }
@@ -130,7 +135,8 @@ impl AddressPool {
     }
 
     /// Releases all addresses of a holder, and returns them. As with the plugin, those whose files name its container without an interface,
-    /// as early versions of the plugin wrote them, count only if it has no other. Idempotent. Reads the file of each address in use. Blocks.
+    /// as early versions of the plugin wrote them, count only if it has no other. Files that name nobody are removed as well, without being
+    /// returned: a power cut may have emptied his. Idempotent. Reads the file of each address in use. Blocks.
     ///
     /// # Errors
     /// [`AddressError::Busy`], [`AddressError::TooMany`], [`AddressError::File`]; some may have been released then.
@@ -139,6 +145,10 @@ impl AddressPool {
             return Ok(Vec::new());
         };
         let reservations = directory.reservations()?;
+        let is_unheld = |one: &&Reservation| one.holder == RecordedHolder::Nobody;
+        for unheld in reservations.iter().filter(is_unheld) {
+            directory.remove(unheld.address)?;
+        }
         let of = |is_his: fn(&RecordedHolder, &Holder) -> bool| -> Vec<IpAddr> {
             let his = reservations
                 .iter()

@@ -90,6 +90,8 @@ impl PoolModel {
             .map(|(one, _)| *one)
             .collect();
         self.held.retain(|_, id| !is_his(id));
+        // Those that nobody has go with any of these addresses.
+        self.unheld.clear();
         his
     }
 
