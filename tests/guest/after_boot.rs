@@ -141,14 +141,7 @@ pub(crate) fn run() -> ExitCode {
     }
     wrong.extend(check_volumes(&node, &notes.volumes));
     wrong.extend(end_kept_pulls(&node));
-    let mut left = Vec::new();
-    // The cleanup that recovery defers is done within seconds.
-    if !eventually(LIMIT, || {
-        left = leaked_pod_files();
-        left.is_empty()
-    }) {
-        wrong.extend(left);
-    }
+    wrong.extend(lasting_pod_files());
     for (image, sum) in &notes.images {
         if let Err(why) = check_image(&node, image, sum) {
             wrong.push(format!("image {image}: {why}"));
@@ -316,6 +309,16 @@ impl LoadRecord {
             }
         }
     }
+}
+
+/// What pods have left behind the cleanup that recovery defers, which is done within seconds.
+fn lasting_pod_files() -> Vec<String> {
+    let mut left = Vec::new();
+    let _ = eventually(LIMIT, || {
+        left = leaked_pod_files();
+        left.is_empty()
+    });
+    left
 }
 
 /// Files of pods that remain although there should be no pod.
