@@ -41,6 +41,7 @@ const WARM_UP: u32 = 3;
 /// The driver, on a bridge that goes with it.
 struct OwnBridge {
     driver: BridgeDriver,
+    tables: Arc<BridgeTables>,
     table: TableName,
     dir: PathBuf,
 }
@@ -141,9 +142,11 @@ impl OwnBridge {
             owner: String::new(),
             direct_routing: true,
         };
-        let driver = BridgeDriver::new(settings, Arc::new(BridgeTables::new(table.clone())))?;
+        let tables = Arc::new(BridgeTables::new(table.clone()));
+        let driver = BridgeDriver::new(settings, Arc::clone(&tables))?;
         Ok(Self {
             driver,
+            tables,
             table,
             dir: dir.to_owned(),
         })
@@ -181,6 +184,8 @@ impl OwnBridge {
         let begun = Instant::now();
         self.driver.detach(&attachment)?;
         let detach = begun.elapsed();
+        // As the daemon does behind its answer: the next container has the same port of UDP, and would wait for it.
+        self.tables.forget_past_flows();
         Ok(Round { attach, detach })
     }
 
