@@ -220,15 +220,7 @@ fn page_shows_all_owners_to_who_has_a_link_and_is_readable_in_every_view() {
         text.contains("was used before") && !text.contains("tests/shop"),
         "{text}"
     );
-    agent
-        .driver()
-        .stop(job.id(), Duration::ZERO, "")
-        .expect("it stops");
-    agent
-        .driver()
-        .destroy(job.id(), true)
-        .expect("it can be destroyed");
-    job.remove_cgroups();
+    job.end(&agent.driver());
 }
 
 /// A second reading shows what has begun meanwhile.

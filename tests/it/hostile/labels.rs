@@ -184,13 +184,7 @@ fn reserved_client_labels_are_kept_off_containerd_objects_and_returned() {
         "a plugin ends with the daemon that was there"
     );
     let driver = agent.dispense();
-    driver
-        .stop(task.id(), Duration::ZERO, "")
-        .expect("it stops");
-    driver
-        .destroy(task.id(), true)
-        .expect("it can be destroyed");
-    task.remove_cgroups();
+    task.end(&driver);
 }
 
 /// All labels and annotations are returned as they were given.

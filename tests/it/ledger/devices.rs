@@ -279,15 +279,7 @@ fn failed_task_start_frees_its_device_and_a_restart_regains_it() {
     agent.driver().start(&task.config).expect("it starts");
     fixture.assert_held_by("nomad", task.id());
     assert_has_device(&fixture, &agent, &task);
-    agent
-        .driver()
-        .stop(task.id(), Duration::ZERO, "")
-        .expect("it stops");
-    agent
-        .driver()
-        .destroy(task.id(), true)
-        .expect("it can be destroyed");
-    task.remove_cgroups();
+    task.end(&agent.driver());
     fixture.assert_free();
 }
 

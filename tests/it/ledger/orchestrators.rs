@@ -1,7 +1,5 @@
 //! Use of allocations by a kubelet and a Nomad agent, and the operator's view of it.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use switchyard_kubelet::RunOptions;
 use switchyard_proto::cri::v1 as cri;
@@ -62,15 +60,7 @@ pub(super) fn task_with(
 
 /// Ends a task, as an agent does.
 pub(super) fn end(agent: &Agent, mut task: TaskSetup) {
-    agent
-        .driver()
-        .stop(task.id(), Duration::ZERO, "")
-        .expect("it stops");
-    agent
-        .driver()
-        .destroy(task.id(), true)
-        .expect("it can be destroyed");
-    task.remove_cgroups();
+    task.end(&agent.driver());
 }
 
 /// The output of `switchyard devices`.

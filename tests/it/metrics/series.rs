@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::time::Duration;
 
 use serde_json::json;
 use switchyard_proto::cri::v1 as cri;
@@ -81,13 +80,7 @@ fn daemon_has_no_more_series_than_documented() {
     });
     let mut task = TaskSetup::new(node.root(), &agent, "task", &config);
     driver.start(&task.config).expect("it starts");
-    driver
-        .stop(task.id(), Duration::ZERO, "")
-        .expect("it stops");
-    driver
-        .destroy(task.id(), true)
-        .expect("it can be destroyed");
-    task.remove_cgroups();
+    task.end(&driver);
     agent.stop();
     node.cri().stop(&id, 0).expect("it stops");
     node.cri().remove(&id).expect("it is removed");

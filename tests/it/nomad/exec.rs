@@ -21,13 +21,7 @@ fn with_task(test: impl FnOnce(&BlockingDriver, &TaskSetup)) {
     driver.start(&task.config).expect("it starts");
     task.wait_stdout(|text| text.contains("up"));
     test(&driver, &task);
-    driver
-        .stop(task.id(), Duration::ZERO, "")
-        .expect("it stops");
-    driver
-        .destroy(task.id(), true)
-        .expect("it can be destroyed");
-    task.remove_cgroups();
+    task.end(&driver);
 }
 
 fn said(stdout: &str, stderr: &str, code: i32) -> ExecOutput {

@@ -126,11 +126,7 @@ fn new_node_needs_no_plugins_and_its_bridges_do_not_reach_each_other() {
         "a plugin ends with the daemon that was there"
     );
     let driver = agent.dispense();
-    driver
-        .stop(task.id(), Duration::ZERO, "")
-        .expect("it stops");
-    driver.destroy(task.id(), true).expect("it can be removed");
-    task.remove_cgroups();
+    task.end(&driver);
 }
 
 /// The directory of leases is all that is left of it.

@@ -101,15 +101,7 @@ fn ask(address: SocketAddr) -> Option<String> {
 
 #[track_caller]
 fn end(agent: &Agent, mut task: TaskSetup) {
-    agent
-        .driver()
-        .stop(task.id(), Duration::ZERO, "")
-        .expect("it stops");
-    agent
-        .driver()
-        .destroy(task.id(), true)
-        .expect("it can be destroyed");
-    task.remove_cgroups();
+    task.end(&agent.driver());
 }
 
 #[test]

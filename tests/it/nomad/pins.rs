@@ -68,13 +68,7 @@ fn task_sends_with_other_addresses_only_with_net_admin() {
             assert_eq!(found, is_forged, "{stage}, {capabilities}");
         }
         let driver = agent.driver();
-        driver
-            .stop(task.id(), Duration::ZERO, "")
-            .expect("it stops");
-        driver
-            .destroy(task.id(), true)
-            .expect("it can be destroyed");
-        task.remove_cgroups();
+        task.end(&driver);
     }
 }
 

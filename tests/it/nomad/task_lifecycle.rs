@@ -84,13 +84,7 @@ fn stop_sends_its_signal_then_kills() {
         3
     );
     task.wait_stdout(|text| text.contains("heard"));
-    driver
-        .stop(task.id(), Duration::ZERO, "")
-        .expect("what has ended is stopped");
-    driver
-        .destroy(task.id(), true)
-        .expect("it can be destroyed");
-    task.remove_cgroups();
+    task.end(&driver);
 
     let deaf = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
     let mut task = shell(&node, &agent, deaf);
@@ -225,13 +219,7 @@ fn task_of_the_longest_names_runs_and_leaves_nothing() {
     task.wait_stdout(|text| text.ends_with('\n'));
     let (_, page) = node.daemon().get("/metrics");
     assert!(page.contains("switchyard_"), "{page}");
-    driver
-        .stop(task.id(), Duration::ZERO, "")
-        .expect("it stops");
-    driver
-        .destroy(task.id(), true)
-        .expect("it can be destroyed");
-    task.remove_cgroups();
+    task.end(&driver);
     drop(task);
     node.assert_clean();
 }

@@ -247,15 +247,7 @@ fn each_panel_shows_a_real_node_and_each_owner_that_has_tasks() {
             owners_in(&query.expression),
         );
     }
-    agent
-        .driver()
-        .stop(task.id(), Duration::ZERO, "")
-        .expect("it stops");
-    agent
-        .driver()
-        .destroy(task.id(), true)
-        .expect("it can be destroyed");
-    task.remove_cgroups();
+    task.end(&agent.driver());
 }
 
 /// The owners that an expression must have a series for.

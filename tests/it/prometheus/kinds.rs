@@ -271,13 +271,7 @@ fn run_task(root: &PrivateRoot, image: &str) {
     let mut task = TaskSetup::new(root, &agent, "web", &config);
     let driver = agent.driver();
     driver.start(&task.config).expect("it starts");
-    driver
-        .stop(task.id(), Duration::ZERO, "")
-        .expect("it stops");
-    driver
-        .destroy(task.id(), true)
-        .expect("it can be destroyed");
-    task.remove_cgroups();
+    task.end(&driver);
 }
 
 /// Joins the swarm, runs a task of a service, and ends it.

@@ -64,15 +64,7 @@ fn nomad_task(worker: &SwarmWorker, agent: &Agent, image: &str, port: Option<u16
 }
 
 fn end(agent: &Agent, mut task: TaskSetup) {
-    agent
-        .driver()
-        .stop(task.id(), Duration::ZERO, "")
-        .expect("it stops");
-    agent
-        .driver()
-        .destroy(task.id(), true)
-        .expect("it can be destroyed");
-    task.remove_cgroups();
+    task.end(&agent.driver());
 }
 
 #[test]

@@ -18,6 +18,7 @@ use super::Agent;
 use super::agent_paths::AgentPaths;
 use super::cgroup::TaskCgroups;
 use super::config::encode;
+use super::driver::BlockingDriver;
 use super::pipe_reader::{OnEof, PipeReader};
 use crate::host::random_name;
 
@@ -207,6 +208,21 @@ impl TaskSetup {
             self.stderr()
         );
         printed
+    }
+
+    /// Ends the task, which runs: stops and destroys it, and removes its control groups, as an agent does.
+    ///
+    /// # Panics
+    /// When it cannot be stopped or destroyed, and when something is left in its control groups.
+    #[track_caller]
+    pub fn end(&mut self, driver: &BlockingDriver) {
+        driver
+            .stop(self.id(), Duration::ZERO, "")
+            .expect("it stops");
+        driver
+            .destroy(self.id(), true)
+            .expect("it can be destroyed");
+        self.remove_cgroups();
     }
 
     /// Removes its control groups, as an agent does when the task is gone.
