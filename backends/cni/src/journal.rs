@@ -30,8 +30,6 @@ const VERSION: u32 = 2;
 /// The key of the saved network by which an attachment names the driver that has made it. Without it plugins have. Versions before it
 /// ignore it, as plugins would: they undo the attachment by the plugins of the network.
 const DRIVER: &str = "switchyard.driver";
-/// Its value for plugins, which no version writes.
-const PLUGINS: &str = "cni";
 /// The key beside it by which the attachment is one of a container that sends with its own addresses alone. Versions before it ignore it:
 /// they undo the attachment all the same.
 const PINNED: &str = "switchyard.pinned";
@@ -267,8 +265,7 @@ fn request_of(
 /// The driver that a saved network names.
 fn driver_of(network: &Value) -> Option<&str> {
     let driver = network.get(DRIVER)?;
-    let name = beginning(driver.as_str().unwrap_or_default(), DRIVER_MAX);
-    (name != PLUGINS).then_some(name)
+    Some(beginning(driver.as_str().unwrap_or_default(), DRIVER_MAX))
 }
 
 async fn blocking<T: Send + 'static>(

@@ -32,6 +32,7 @@ mod range;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -190,6 +191,17 @@ impl AddressPool {
         match self.directory.lock_if_present()? {
             Some(directory) => directory.reservations(),
             None => Ok(Vec::new()),
+        }
+    }
+
+    /// The addresses that have a file, also without a holder. No file is opened. Blocks.
+    ///
+    /// # Errors
+    /// [`AddressError::Busy`], [`AddressError::TooMany`], [`AddressError::File`].
+    pub(crate) fn in_use(&self) -> Result<HashSet<IpAddr>, AddressError> {
+        match self.directory.lock_if_present()? {
+            Some(directory) => directory.taken(),
+            None => Ok(HashSet::new()),
         }
     }
 

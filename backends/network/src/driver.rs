@@ -42,6 +42,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Once};
 
 use switchyard_crash_points::{CrashPoint, reach};
+use switchyard_linux::report;
 
 use crate::addresses::{AddressPool, AssignedAddress, Holder, RangeSet};
 use crate::netlink::{
@@ -50,7 +51,7 @@ use crate::netlink::{
 use crate::nft::{BridgeRules, Element, Flows, NftFamily};
 use container::forwarding_port;
 use elements::{
-    TakenPort, changes, container_elements, flows_of_ended, flows_of_new, is_pin, is_taken,
+    TakenPort, changes, container_elements, flows_of_ended, flows_of_published, is_pin, is_taken,
     port_taken, taken_of,
 };
 use names::{host_link, ifb_link};
@@ -167,23 +168,23 @@ impl BridgeDriver {
         let assigned = self.pool.assign(&request.holder, &request.addresses)?;
         reach(CrashPoint::AddressesAssigned);
         let addresses: Vec<_> = assigned.iter().map(|one| one.address).collect();
-        match self.connect(request, assigned) {
-            Ok(attached) => {
-                self.tables.past.add(flows_of_new(&request.ports));
-                Ok(attached)
-            }
-            Err(error) => Err(self.undone(request, addresses, error)),
-        }
+        let connected = self.connect(request, assigned);
+        connected.map_err(|error| self.undone(request, addresses, error))
     }
 
     /// Removes the connections of UDP and SCTP that still lead to former containers of a predecessor. It knew which these are, and may have
     /// been killed behind the answer to a detachment.
     fn forget_abandoned_flows(&self) {
-        // An attachment that cannot read the addresses either says so.
-        let Ok(reservations) = self.pool.reservations() else {
-            return;
+        let in_use = match self.pool.in_use() {
+            Ok(in_use) => in_use.into_iter(),
+            Err(error) => {
+                tracing::warn!(
+                    error = report(&error),
+                    "cannot read which addresses are in use: connections of UDP and SCTP to containers of a former process stay"
+                );
+                return;
+            }
         };
-        let in_use = reservations.into_iter().map(|one| one.address);
         let gateways = self.gateways.iter().map(|gateway| gateway.address());
         let in_use: BTreeSet<IpAddr> = in_use.chain(gateways).collect();
         let subnets = &self.rules.subnets;
@@ -231,9 +232,11 @@ impl BridgeDriver {
         let mac = self.connect_links(&mut state, request, &namespace, &bridge, &assigned)?;
         let pin = request.is_pinned.then_some(mac);
         let elements = container_elements(&host, &request.ports, pin, &addresses);
+        let published = flows_of_published(elements.iter());
         self.publish(&mut state, request, elements)?;
         reach(CrashPoint::PortsPublished);
         drop(state);
+        self.tables.past.add(published);
         let host_end = forwarding_port(&host)?;
         Ok(Attached {
             host_mac: host_end.mac.unwrap_or(bridge.mac),
@@ -270,7 +273,13 @@ impl BridgeDriver {
                     Err(error) => error,
                 }
             }
-            Err(error) => error.into(),
+            Err(error) => {
+                if !is_taken(&error) {
+                    // It may be done all the same, without an answer: then it is withdrawn with the rest.
+                    self.note(state, &request.holder, elements.clone());
+                }
+                error.into()
+            }
         };
         Err(self.of_ports(state, request, &elements, error))
     }
@@ -286,7 +295,7 @@ impl BridgeDriver {
         let DriverError::Rules(error) = error else {
             return error;
         };
-        if !is_taken(&error) {
+        if request.ports.is_empty() || !is_taken(&error) {
             return DriverError::Rules(error);
         }
         let taken = self.taken(state, &request.holder, elements);

@@ -75,9 +75,6 @@ fn driver_is_named_beside_the_network_and_undone_by_no_plugin() {
     }
     assert_eq!(golden.driver(), None);
     golden.check_made_by_plugins(path).unwrap();
-    let mut by_name = golden.clone();
-    by_name.intent.network[DRIVER] = PLUGINS.into();
-    by_name.check_made_by_plugins(path).unwrap();
     let driver = Driver {
         name: "native",
         is_pinned: false,
@@ -93,7 +90,6 @@ fn journal_of_any_version_says_by_what_its_attachment_was_made() {
     let with = |more: &str| format!("{begin}{more}}},\"attachment\":{{}}}}");
     for (journal, expected) in [
         (with(""), Some(None)),
-        (with(r#","switchyard.driver":"cni""#), Some(None)),
         (
             with(r#","switchyard.driver":"native""#),
             Some(Some("native")),

@@ -36,13 +36,6 @@ impl BridgeDriver {
     pub(super) fn ready_bridge(&self, state: &mut State) -> Result<ReadyBridge, DriverError> {
         let name = &self.settings.name;
         state.check_free(name, &self.rules)?;
-        if state
-            .bridges
-            .get(name)
-            .is_none_or(|one| one.device.is_none())
-        {
-            self.keep_routers()?;
-        }
         let ready = self.found_or_made(state)?;
         let before = state.bridges.get(name).cloned();
         let is_known = state.know(name, &self.rules)?.device == Some(ready.index);
@@ -83,7 +76,10 @@ impl BridgeDriver {
         let kernel = state.kernel(self.tables.name())?;
         let link = match find_link(&mut kernel.route, &name.clone().into())? {
             Some(link) => link,
-            None => self.make_bridge(&mut kernel.route)?,
+            None => {
+                self.keep_routers()?;
+                self.make_bridge(&mut kernel.route)?
+            }
         };
         self.check_kind(&link)?;
         let mac = link.mac.ok_or_else(|| NetlinkError::Value {
@@ -106,6 +102,7 @@ impl BridgeDriver {
         let reference = LinkRef::Index(bridge.index);
         let mut requests = Vec::new();
         if !is_known {
+            self.keep_routers()?;
             if self.settings.is_gateway {
                 self.allow_ipv6()?;
             }

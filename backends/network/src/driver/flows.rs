@@ -32,7 +32,8 @@ impl PastFlows {
         }
     }
 
-    /// Adds some, for whoever adds or removes the next ones: without waiting for the kernel.
+    /// Adds some, for whoever adds or removes the next ones: without waiting for the kernel. They are no more than the published ports of all
+    /// containers for each repair; whoever repairs removes them next.
     pub(super) fn add_for_later(&self, flows: Vec<Flows>) {
         self.waiting.lock().extend(flows);
     }
@@ -76,7 +77,7 @@ impl PastFlows {
         {
             tracing::warn!(
                 error = report(&error),
-                "connections of UDP and SCTP go on to where their port led before, until they have been silent for some minutes: the kernel does not list connections"
+                "connections of UDP and SCTP go on to where their port led before, until they have been silent for some minutes: the kernel cannot list or remove them"
             );
         }
     }

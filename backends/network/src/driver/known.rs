@@ -69,14 +69,11 @@ fn with_subnets(rules: &BridgeRules, more: &[NftSubnet]) -> BridgeRules {
 /// containers are none.
 pub(super) fn is_of_bridge(element: &Element, name: &LinkName, addresses: &[IpAddr]) -> bool {
     let is_it = |bridge: &BridgeName| bridge.as_str() == name.as_str();
-    let is_in = |subnet: &NftSubnet, address: IpAddr| {
-        NftSubnet::new(address, subnet.prefix()).is_ok_and(|around| around == *subnet)
-    };
     match element {
         Element::Bridge(bridge) | Element::Same(bridge) | Element::Apart(bridge) => is_it(bridge),
         Element::Allowed(from, to) => is_it(from) || is_it(to),
         Element::Masqueraded(subnet) | Element::Closed(subnet) => {
-            addresses.iter().any(|address| is_in(subnet, *address))
+            addresses.iter().any(|address| subnet.has(address))
         }
         Element::Port { .. }
         | Element::Hairpin(_)

@@ -11,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::BridgeDriver;
 use super::attachment::Attachment;
 use super::bridge::probe_links;
-use super::elements::{changes, container_elements, flows_of_restored, is_pin, kept_of_unknown};
+use super::elements::{changes, container_elements, flows_of_published, is_pin, kept_of_unknown};
 use super::error::DriverError;
 use super::flows::PastFlows;
 use super::known::{KnownBridge, is_of_bridge};
@@ -360,7 +360,12 @@ impl BridgeTables {
                 bridge,
                 elements: elements.unwrap_or_default(),
             };
-            state.attachments.entry(host).or_insert(known);
+            if let Entry::Vacant(place) = state.attachments.entry(host) {
+                // The former process may have been killed before it removed the connections that had begun before.
+                let published = flows_of_published(known.elements.iter());
+                self.past.add_for_later(published);
+                place.insert(known);
+            }
         }
         for (name, known) in &mut state.bridges {
             known.was_there |= state_of(name).is_some();
@@ -418,7 +423,7 @@ impl BridgeTables {
         let published = repairs.iter().filter(|(_, repair)| repair.has_published());
         let published: Vec<NftFamily> = published.map(|(family, _)| *family).collect();
         let is_restored = |element: &&Element| published.iter().any(|one| element.fits(*one));
-        let restored = flows_of_restored(all.iter().filter(is_restored));
+        let restored = flows_of_published(all.iter().filter(is_restored));
         self.past.add_for_later(restored);
         match failed {
             Some(error) => Err(error.into()),

@@ -257,13 +257,10 @@ impl Flow {
     fn is_abandoned(&self, subnets: &[NftSubnet], in_use: &BTreeSet<IpAddr>) -> bool {
         let Self { original, reply } = self;
         let to = reply.source;
-        let has = |subnet: &NftSubnet| {
-            NftSubnet::new(to, subnet.prefix()).is_ok_and(|around| around == *subnet)
-        };
         Transport::from_number(reply.protocol).is_some_and(is_lasting)
             && original.destination != to
             && !in_use.contains(&to)
-            && subnets.iter().any(has)
+            && subnets.iter().any(|subnet| subnet.has(&to))
     }
 }
 

@@ -276,6 +276,12 @@ impl NftSubnet {
         self.family() == other.family() && begin(self) == begin(other)
     }
 
+    /// Returns whether it has an address.
+    #[must_use]
+    pub fn has(&self, address: &IpAddr) -> bool {
+        Self::new(*address, self.prefix).is_ok_and(|around| around == *self)
+    }
+
     /// Returns whether it is a part of another one, and not all of it.
     #[must_use]
     pub fn is_part_of(&self, other: &Self) -> bool {

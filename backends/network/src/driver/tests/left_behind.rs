@@ -211,6 +211,8 @@ enum Change {
     CutOff,
     /// By a process that was killed before it has removed the connections.
     KilledBehind,
+    /// The client begins before the port is published, and the process is killed before it has removed the connection.
+    KilledBeforeRemoval,
     /// The same container is attached once more.
     AttachedAgain,
     /// Others have flushed the tables, and the client begins meanwhile.
@@ -224,6 +226,7 @@ fn client_that_goes_on_sending_reaches_whoever_has_the_port_by_now() {
         Change::Detached,
         Change::CutOff,
         Change::KilledBehind,
+        Change::KilledBeforeRemoval,
         Change::AttachedAgain,
         Change::Flushed,
     ] {
@@ -237,10 +240,17 @@ fn follow_the_port(change: Change) {
     client.connect("127.0.0.1:8080").unwrap();
     let arrives = |server: &Host| (0..20).any(|_| is_received(&client, server));
     let ports = [port(Transport::Udp, 8080)];
+    let other = Container::new("other");
     let first = Container::with_ports("first", &ports);
+    let begins_before = matches!(change, Change::KilledBeforeRemoval);
+    if begins_before {
+        // The kernel knows connections since there are rules that ask for them.
+        node.driver.attach(&other.request).unwrap();
+        client.send(b"early").unwrap();
+    }
     let attached = node.driver.attach(&first.request).unwrap();
     let server = first.serving(NftFamily::Ip4);
-    if !matches!(change, Change::Flushed) {
+    if !begins_before && !matches!(change, Change::Flushed) {
         assert!(arrives(&server), "{change:?}");
     }
     let second = Container::with_ports("second", &ports);
@@ -266,6 +276,13 @@ fn follow_the_port(change: Change) {
             node.driver.detach(&whole).unwrap();
             adopt(&next, &[], true);
             by_second(&next)
+        }
+        Change::KilledBeforeRemoval => {
+            let whole = first.attachment(Some(&attached));
+            adopt(&next, std::slice::from_ref(&whole), true);
+            next.tables.restore().unwrap();
+            next.tables.forget_past_flows();
+            server
         }
         Change::AttachedAgain => {
             node.driver.attach(&first.request).unwrap();

@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 
 use super::*;
 use crate::nft::kept::kept;
-use crate::testing::in_private_netns;
+use crate::testing::{in_private_netns, subnet};
 
 fn tuple(protocol: u8, from: &str, to: &str) -> FlowTuple {
     let from: SocketAddr = from.parse().unwrap();
@@ -135,8 +135,7 @@ fn connections_that_last_are_abandoned_with_the_address_that_they_lead_to() {
         original: tuple(protocol, client, node),
         reply: tuple(protocol, by, client),
     };
-    let subnets = [("10.88.0.0", 24), ("fd00:88::", 64)]
-        .map(|(first, prefix)| NftSubnet::new(first.parse().unwrap(), prefix).unwrap());
+    let subnets = ["10.88.0.0/24", "fd00:88::/64"].map(subnet);
     let in_use = BTreeSet::from(["10.88.0.4".parse().unwrap()]);
     let six = Flow {
         original: tuple(132, "[2001:db8::7]:4000", "[2001:db8::1]:53"),
