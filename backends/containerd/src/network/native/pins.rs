@@ -67,7 +67,9 @@ fn note(dirs: &SandboxDirs) -> Result<()> {
     if has_net_admin(dirs)? {
         return Ok(());
     }
-    write_durable(&dirs.net_admin_mark(), b"", 0o600)
+    write_durable(&dirs.net_admin_mark(), b"", 0o600)?;
+    reach(CrashPoint::NetAdminNoted);
+    Ok(())
 }
 
 /// Notes that a task of a sandbox has NET_ADMIN, and returns the journal of the sandbox, if the daemon has attached and pinned it. Blocks.
@@ -78,7 +80,6 @@ fn note_if_pinned(dirs: &SandboxDirs) -> Result<Option<cni::Saved>> {
         return Ok(None);
     };
     note(dirs)?;
-    reach(CrashPoint::NetAdminNoted);
     Ok(Some(saved))
 }
 
