@@ -225,7 +225,7 @@ impl Network {
     }
 
     /// Attaches a sandbox's own network namespace as planned and returns its addresses. What fails for want of an address is tried once
-    /// more if `ended` says that others have given theirs back meanwhile.
+    /// more if `ended` says, after a wait for them, that there were others to give theirs back.
     ///
     /// # Errors
     /// `FailedPrecondition` if the network does not give all addresses in `wanted`, or if a host port of another client than
