@@ -254,7 +254,13 @@ impl Network {
         if made.as_ref().is_err_and(|error| by.may_lack_address(error))
             && ended.await
             // Not if a part of the first try is left, which has its journal still.
-            && self.save(planned, &journal).await.is_ok()
+            && self
+                .save(planned, &journal)
+                .await
+                .inspect_err(|fault| {
+                    tracing::debug!(sandbox = %id, error = fault.report(), "an attachment that failed is not tried again");
+                })
+                .is_ok()
         {
             made = self.attach_once(planned, &journal).await;
         }
