@@ -44,7 +44,7 @@ mod routes;
 
 pub(crate) use journal::ports_of_journal;
 
-use bridge::{BridgeNetwork, check_programs};
+use bridge::BridgeNetwork;
 use cluster_bridges::ClusterBridges;
 use kept_ports::KeptPorts;
 use native::{NativeBridges, NativeRequest};
@@ -195,7 +195,7 @@ impl Network {
     fn is_native(&self, network: &str) -> Result<bool> {
         let is_native = self.native.is_chosen();
         if !is_native {
-            check_programs(network).map_err(|error| self.native.explain(network, error))?;
+            self.native.check_programs(network)?;
         }
         Ok(is_native)
     }

@@ -12,7 +12,7 @@ use switchyard_core::spec::Subnet;
 use switchyard_core::{Error, Result};
 use switchyard_namespaces::has_device;
 
-use super::bridge::{BridgeNetwork, RangeKey, check_programs};
+use super::bridge::{BridgeNetwork, RangeKey};
 use super::native::{DEVICES, NativeBridges};
 use super::ranges::Ranges;
 use super::routes::Routes;
@@ -210,11 +210,10 @@ impl PodBridge {
     pub(super) fn look(&self, plugins: cni::Plugins) -> Result<Arc<cni::NetworkList>> {
         let list = self.list_if_free()?;
         if !self.native.is_chosen() {
-            let explain = |error| self.native.explain(&list.name, error);
-            check_programs(&list.name).map_err(explain)?;
+            self.native.check_programs(&list.name)?;
             let network = cni::Network::new(Arc::clone(&list), plugins);
             let installed = network.check_installed().map_err(from_cni);
-            installed.map_err(explain)?;
+            installed.map_err(|error| self.native.explain(&list.name, error))?;
         }
         Ok(list)
     }
