@@ -189,11 +189,12 @@ impl PodBridge {
         }
         let is_free = *self.found_free.lock() == subnets && has_device(name);
         if !is_free {
-            network.check_routes()?;
+            let routes = Routes::read(name)?;
+            network.check_routes(&routes)?;
             if self.native.is_chosen() {
                 let kept = self.native.keep_routers(network.list());
                 kept.map_err(|error| unavailable("pods cannot be attached").with_source(error))?;
-            } else if let Some(former) = Routes::read(name)?.former(name, &subnets) {
+            } else if let Some(former) = routes.former(name, &subnets) {
                 return Err(unavailable(&format!(
                     "the bridge still has {former} of a former podCIDR, and plugins give it one range of IPv4: drain the node and `ip link delete {name}`, or set network.bridge.driver to \"native\""
                 )));
