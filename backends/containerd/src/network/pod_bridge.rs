@@ -79,7 +79,7 @@ impl config::PodsConfig {
 }
 
 /// Those of these texts that are ranges.
-fn parsed(texts: &[String]) -> Vec<Subnet> {
+pub(super) fn parsed(texts: &[String]) -> Vec<Subnet> {
     texts.iter().filter_map(|text| text.parse().ok()).collect()
 }
 
