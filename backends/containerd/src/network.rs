@@ -44,7 +44,7 @@ mod routes;
 
 pub(crate) use journal::ports_of_journal;
 
-use bridge::{BridgeNetwork, check_programs};
+use bridge::BridgeNetwork;
 use cluster_bridges::ClusterBridges;
 use kept_ports::KeptPorts;
 use native::{NativeBridges, NativeRequest};
@@ -60,14 +60,12 @@ pub(crate) struct PlannedAttachment {
     owner: Owner,
     /// The host ports that are to be forwarded.
     ports: Vec<PortMapping>,
-    /// True if the network is a bridge of the gateway.
-    is_bridge: bool,
 }
 
 /// Who makes an attachment.
 enum AttachedBy {
-    /// The plugins of the network.
-    Plugins,
+    /// The plugins of the network, which may be a bridge of the gateway.
+    Plugins { is_of_bridge: bool },
     /// The daemon itself, on a bridge of the gateway.
     Daemon(NativeRequest),
 }
@@ -79,7 +77,7 @@ impl AttachedBy {
     /// address in use, so a plugin that fails counts as that.
     const fn refusal(&self) -> ErrorKind {
         match self {
-            Self::Plugins => ErrorKind::Internal,
+            Self::Plugins { is_of_bridge: _ } => ErrorKind::Internal,
             Self::Daemon(_) => ErrorKind::FailedPrecondition,
         }
     }
@@ -128,25 +126,22 @@ impl Network {
         wanted: &[IpAddr],
     ) -> Result<PlannedAttachment> {
         let owner = spec.meta.owner;
-        let mut is_bridge = true;
-        let (list, is_native) = match &network.link {
+        let (list, is_of_bridge, is_native) = match &network.link {
             Link::Node => {
                 let list = self.of_node.default_network().await?;
-                is_bridge = self.of_node.pods().is_some();
-                let is_native = is_bridge && self.is_native(&list.name)?;
-                (list, is_native)
+                let is_of_bridge = self.of_node.pods().is_some();
+                let is_native = is_of_bridge && self.is_native(&list.name)?;
+                (list, is_of_bridge, is_native)
             }
-            Link::Named(name) => {
-                is_bridge = false;
-                (self.named(name, network).await?, false)
-            }
+            Link::Named(name) => (self.named(name, network).await?, false, false),
             Link::Bridge => {
                 let is_native = self.is_native(&self.bridge.list().name)?;
-                (self.bridge.list_if_free().await?, is_native)
+                (self.bridge.list_if_free().await?, true, is_native)
             }
             Link::ClusterBridge(asked) => {
                 let is_native = self.is_native(&asked.name)?;
-                (self.cluster_bridges.acquire(id, asked).await?, is_native)
+                let list = self.cluster_bridges.acquire(id, asked).await?;
+                (list, true, is_native)
             }
         };
         let mut attachment = attachment(id, network, dirs, wanted);
@@ -158,7 +153,7 @@ impl Network {
             check_forwarded(owner, &network.ports, &request.families())?;
             AttachedBy::Daemon(request)
         } else {
-            AttachedBy::Plugins
+            AttachedBy::Plugins { is_of_bridge }
         };
         let planned = PlannedAttachment {
             list,
@@ -166,7 +161,6 @@ impl Network {
             attachment: Box::new(attachment),
             owner,
             ports: network.ports.clone(),
-            is_bridge,
         };
         self.save(&planned, &dirs.cni_journal()).await?;
         Ok(planned)
@@ -181,10 +175,9 @@ impl Network {
             attachment,
             owner: _,
             ports: _,
-            is_bridge: _,
         } = planned;
         match by {
-            AttachedBy::Plugins => {
+            AttachedBy::Plugins { is_of_bridge: _ } => {
                 let network = cni::Network::new(Arc::clone(list), self.plugins.clone());
                 let saved = network.save(journal, attachment).await;
                 saved.map_err(from_cni)
@@ -202,7 +195,7 @@ impl Network {
     fn is_native(&self, network: &str) -> Result<bool> {
         let is_native = self.native.is_chosen();
         if !is_native {
-            check_programs(network).map_err(|error| self.native.explain(network, error))?;
+            self.native.check_programs(network)?;
         }
         Ok(is_native)
     }
@@ -225,7 +218,7 @@ impl Network {
     }
 
     /// Attaches a sandbox's own network namespace as planned and returns its addresses. What fails for want of an address is tried once
-    /// more if `ended` says that others have given theirs back meanwhile.
+    /// more if `ended` says, after a wait for them, that there were others to give theirs back.
     ///
     /// # Errors
     /// `FailedPrecondition` if the network does not give all addresses in `wanted`, or if a host port of another client than
@@ -244,7 +237,6 @@ impl Network {
             attachment: _,
             owner,
             ports,
-            is_bridge: _,
         } = planned;
         // Before they are translated, so that no program gets in between.
         self.keep_ports(id, *owner, ports.iter().map(HostPort::of).collect())
@@ -254,7 +246,13 @@ impl Network {
         if made.as_ref().is_err_and(|error| by.may_lack_address(error))
             && ended.await
             // Not if a part of the first try is left, which has its journal still.
-            && self.save(planned, &journal).await.is_ok()
+            && self
+                .save(planned, &journal)
+                .await
+                .inspect_err(|fault| {
+                    tracing::debug!(sandbox = %id, error = fault.report(), "an attachment that failed is not tried again");
+                })
+                .is_ok()
         {
             made = self.attach_once(planned, &journal).await;
         }
@@ -288,10 +286,10 @@ impl Network {
     ) -> Result<Vec<IpAddr>> {
         let list = &planned.list;
         match &planned.by {
-            AttachedBy::Plugins => {
+            AttachedBy::Plugins { is_of_bridge } => {
                 let made = self.attach_by_plugins(list, &planned.attachment, journal);
                 made.await.map_err(|error| {
-                    if planned.is_bridge {
+                    if *is_of_bridge {
                         self.native.explain(&list.name, error)
                     } else {
                         error

@@ -11,9 +11,9 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use containerd_client::services::v1 as api;
+use switchyard_core::backend::RELEASE_LIMIT;
 use switchyard_core::id::SandboxId;
 use switchyard_core::keyed_lock::KeyedLock;
 use switchyard_core::object::SandboxDetails;
@@ -70,9 +70,6 @@ pub(crate) use lifecycle::{SandboxChange, SandboxLifecycle};
 use sysctls::{SetAt, set_for_interfaces};
 use table::SandboxTable;
 pub(crate) use unreleased::Unreleased;
-
-/// The longest that an attachment which failed waits for the addresses of stopped sandboxes: as long as the gateway waits for their ports.
-const RELEASE_WAIT: Duration = Duration::from_secs(20);
 
 /// Creates, stops, starts and removes sandboxes.
 #[derive(Debug)]
@@ -285,8 +282,9 @@ impl Sandboxes {
         set_for_interfaces(spec, dirs.pin(Ns::Net), ips).await
     }
 
-    /// Waits until the networks of sandboxes that are released behind the answer to a stop are released, for `RELEASE_WAIT` at most.
-    /// Returns whether there was one, and all are. Cancel-safe.
+    /// Waits until the networks of sandboxes that are released behind the answer to a stop are released, as long as the gateway waits for their
+    /// ports at most. The sandbox that waits takes one of its owner's starts meanwhile. Returns whether there was one: what it needs may be free
+    /// although another one is not released. Cancel-safe.
     async fn release_of_all(&self, ending: &[SandboxId]) -> bool {
         let released = async {
             for id in ending {
@@ -296,8 +294,10 @@ impl Sandboxes {
         if ending.is_empty() {
             return false;
         }
-        let in_time = tokio::time::timeout(RELEASE_WAIT, released);
-        plain_step("wait_for_addresses", in_time).await.is_ok()
+        let in_time = tokio::time::timeout(RELEASE_LIMIT, released);
+        // After the limit as well.
+        let _ = plain_step("wait_for_addresses", in_time).await;
+        true
     }
 
     /// Starts the infra process of a sandbox if `is_due`; returns its process id.

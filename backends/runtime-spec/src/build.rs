@@ -156,7 +156,7 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
         apply_cdi(&mut spec, input)?
     };
     if input.sandbox.users.is_some() || input.host.in_user_namespace {
-        devices::bind_renamed(&mut spec.linux.devices, &mut spec.mounts)?;
+        devices::bind_renamed(&mut spec)?;
     }
     Ok(Built {
         spec: oci::to_value(&spec)?,

@@ -7,7 +7,7 @@ use switchyard_core::spec::{DeviceNode, TaskSpec};
 use switchyard_core::{Error, Result, SpecPart};
 
 use crate::host_fs::{DeviceInfo, HostFs, HostNode};
-use crate::oci::{DeviceRule, LinuxDevice, Mount};
+use crate::oci::{DeviceRule, LinuxDevice, Mount, Spec};
 use crate::text;
 
 /// Device nodes and rules of a task.
@@ -156,15 +156,21 @@ const OF_RUNTIME: [&str; 7] = [
     "/dev/ptmx",
 ];
 
+/// The same for the terminal of a task that has one.
+const CONSOLE: &str = "/dev/console";
+
 /// Moves the nodes that have another path on the host to the mounts. In a user namespace, of the sandbox or of the node, nobody may make
 /// nodes: a runtime binds what is at the path inside on the host, which is nothing there, or another device. As a runtime, this
-/// leaves owner and mode as the host has them.
+/// leaves owner and mode as the host has them: those that a CDI file declares for such a node are lost.
 ///
 /// Below a mounted `/dev` a runtime makes no nodes, and a mount there would leave a file in the source: nothing is moved.
 ///
 /// # Errors
-/// `InvalidArgument`, naming `devices`, for another device at one of [`OF_RUNTIME`].
-pub(crate) fn bind_renamed(devices: &mut Vec<LinuxDevice>, mounts: &mut Vec<Mount>) -> Result<()> {
+/// `InvalidArgument`, naming `devices`, for another device at one of [`OF_RUNTIME`], or at [`CONSOLE`] of a task with a terminal.
+pub(crate) fn bind_renamed(spec: &mut Spec) -> Result<()> {
+    let has_terminal = spec.process.terminal;
+    let devices = &mut spec.linux.devices;
+    let mounts = &mut spec.mounts;
     let is_dev = |mount: &Mount| mount.destination == "/dev" && mount.kind == "bind";
     if mounts.iter().any(is_dev) {
         return Ok(());
@@ -173,9 +179,10 @@ pub(crate) fn bind_renamed(devices: &mut Vec<LinuxDevice>, mounts: &mut Vec<Moun
     let (renamed, same): (Vec<_>, Vec<_>) = all.partition(|device| device.path != device.host_path);
     *devices = same;
     for device in renamed {
-        if OF_RUNTIME.contains(&device.path.as_str()) {
+        let path = device.path.as_str();
+        if OF_RUNTIME.contains(&path) || has_terminal && path == CONSOLE {
             let why = format!(
-                "{} cannot be {} in a user namespace, where the runtime puts that of the node there: choose another path in the container",
+                "{} cannot be {} in a user namespace, where the runtime puts another device there: choose another path in the container",
                 device.host_path, device.path
             );
             return Err(Error::invalid("devices", why));

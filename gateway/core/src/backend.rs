@@ -20,7 +20,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use futures::future::BoxFuture;
 use switchyard_linux::FileSystemSpace;
@@ -55,6 +55,10 @@ pub use unreadable::{
     CheckRequest, ClaimHolder, HeldClaims, ObjectFacts, Unreadable, UnreadableKind,
 };
 pub use withdrawal::Withdrawal;
+
+/// The longest that a start waits for what a stopped sandbox still has of the network: ports of the node, or addresses. Plugins release them
+/// within a second unless they hang.
+pub const RELEASE_LIMIT: Duration = Duration::from_secs(20);
 
 /// Runs sandboxes and tasks.
 pub trait Backend:

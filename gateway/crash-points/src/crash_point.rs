@@ -375,7 +375,8 @@ crash_points! {
         /// Its addresses are free.
         AddressesReleased: Kill,
     }
-    /// Creating a task with NET_ADMIN, before its first step, in a sandbox that sends with its own addresses alone.
+    /// Creating a task with NET_ADMIN, before its first step, in a sandbox that sends with its own addresses alone. The first point is also one of
+    /// a start of a stopped sandbox that has such a task, before its first step.
     AllowNetAdmin {
         /// It is stored that the sandbox sends with any address from now on.
         NetAdminNoted: Kill,

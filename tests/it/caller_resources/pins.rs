@@ -207,32 +207,49 @@ async fn sandbox_that_is_started_again_is_pinned_as_it_was() {
     caller.close().await;
 }
 
-/// Tasks that were created while nothing was pinned have left no note.
+/// Tasks that were created while nothing was pinned have left no note, nor have those of sandboxes that joined the network.
 #[tokio::test(flavor = "multi_thread")]
 async fn sandbox_that_is_started_again_is_pinned_only_without_net_admin() {
     let mut caller = start(PinChoice::None).await;
     let mut made = Vec::new();
-    for (name, change, is_pinned) in [TASKS[0], TASKS[2], TASKS[7]] {
+    for ((name, change, is_pinned), is_joined) in [
+        (TASKS[0], false),
+        (TASKS[2], false),
+        (TASKS[7], false),
+        (TASKS[0], true),
+        (TASKS[2], true),
+    ] {
         let mut spec = caller.fixture.sandbox_spec("sandbox");
         spec.network = bridged(|_| {});
         spec.privileged = true;
         let id = SandboxId::random();
         let backend = &caller.backend;
         let created = backend.create_sandbox(id, &spec).await;
-        created.expect("it can be created");
-        let task = caller.task(id, "exit 0", |spec| change(&mut spec.security));
+        let netns = created.expect("it can be created").netns;
+        let mut of_task = id;
+        if is_joined {
+            let netns = netns.expect("it has one");
+            let joined = caller.sandbox(|spec| spec.network = SandboxNetwork::Joined(netns));
+            (of_task, _) = joined.await;
+        }
+        let task = caller.task(of_task, "exit 0", |spec| change(&mut spec.security));
         caller.end(task.await).await;
+        if is_joined {
+            let stopped = backend.stop_sandbox(of_task).await;
+            stopped.expect("it can be stopped");
+        }
         backend.stop_sandbox(id).await.expect("it can be stopped");
         backend.wait_network_released(id).await;
-        made.push((id, spec, name, is_pinned));
+        made.push((id, spec, name, is_joined, is_pinned));
     }
     reopen(&mut caller, PinChoice::Auto).await;
-    for (id, spec, name, is_pinned) in &made {
+    for (id, spec, name, is_joined, is_pinned) in &made {
         let before = pinned(&caller);
         let started = caller.backend.start_sandbox(*id, spec).await;
         started.expect("its address is free");
         let added = usize::from(*is_pinned);
-        assert_eq!(pinned(&caller), before + added, "{name}");
+        let found = pinned(&caller);
+        assert_eq!(found, before + added, "{name}, joined: {is_joined}");
     }
     caller.close().await;
 }

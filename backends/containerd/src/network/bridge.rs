@@ -309,19 +309,18 @@ impl BridgeNetwork {
         // Once the bridge exists, the routes to its ranges are its own.
         if !switchyard_namespaces::has_device(&self.list.name) {
             let network = self.clone();
-            blocking(move || network.check_routes()).await?;
+            blocking(move || network.check_routes(&Routes::read(&network.list.name)?)).await?;
         }
         Ok(Arc::clone(&self.list))
     }
 
     /// Checks that nobody else of the node has an address of the ranges: no route of another interface; of ranges that a cluster has given,
-    /// those to more addresses do not count. Blocks on files of the kernel: there may be many routes.
+    /// those to more addresses do not count. Pure.
     ///
     /// # Errors
-    /// `Unavailable` if it does, or if that is not known.
-    pub(super) fn check_routes(&self) -> Result<()> {
+    /// `Unavailable` if somebody has.
+    pub(super) fn check_routes(&self, routes: &Routes) -> Result<()> {
         let name = &self.list.name;
-        let routes = Routes::read(name)?;
         let mut ranges = self.subnets.iter();
         let (found, key) = match self.key {
             RangeKey::Own => (

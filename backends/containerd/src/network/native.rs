@@ -48,6 +48,7 @@ use crate::base::layout::SandboxDirs;
 mod left;
 mod mapping;
 mod pins;
+mod plugins;
 mod recovery;
 mod watch;
 
@@ -219,16 +220,6 @@ impl NativeBridges {
     /// The reason why the kernel cannot do what the driver needs; `None` if it can, or was not asked, as without the key.
     pub(crate) fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
-    }
-
-    /// Adds to an error of plugins on a bridge of the gateway why the daemon does not do without them, if the kernel is to blame for that.
-    pub(super) fn explain(&self, network: &str, error: Error) -> Error {
-        match &self.fault {
-            Some(fault) => error.context(format!(
-                "CNI plugins attach to network {network}, since the kernel lacks what the driver \"native\" needs ({fault})"
-            )),
-            None => error,
-        }
     }
 
     /// The driver of the bridge that a configuration list describes.

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use switchyard_cni as cni;
 use switchyard_core::backend::Condition;
@@ -144,25 +145,23 @@ impl NodeNetworks {
     pub(crate) async fn look(&self) -> KnownNetwork {
         let plugins = self.plugins.clone();
         let known = Arc::clone(&self.known);
-        let looked = if let Some(pods) = &self.pods {
-            let look = self.read_for(pods, move |pods| {
+        let look: BoxFuture<'_, Result<Option<cni::Network>>> = if let Some(pods) = &self.pods {
+            Box::pin(self.read_for(pods, move |pods| {
                 *known.lock() = KnownNetwork::of_pods(pods.look(plugins));
                 Ok(None::<cni::Network>)
-            });
-            timeout(self.status_limit, look).await
+            }))
         } else {
             let answer = Arc::clone(&self.answer);
-            let look = self.read(move |dir| {
+            Box::pin(self.read(move |dir| {
                 let (found, network) = KnownNetwork::find(dir, plugins);
                 let mut known = known.lock();
                 let answer = answer.lock().clone();
                 let before = known.condition.clone();
                 *known = found.answered(network.is_some(), answer.as_ref(), before);
                 Ok(network)
-            });
-            timeout(self.status_limit, look).await
+            }))
         };
-        match looked {
+        match timeout(self.status_limit, look).await {
             Ok(Err(hangs)) => KnownNetwork {
                 condition: not_ready(hangs.report()),
                 ..self.known()

@@ -29,6 +29,7 @@ use thiserror::Error;
 
 use super::bridge::IPV6_MTU_MIN;
 use super::native::check_kernel;
+use super::pod_bridge::parsed;
 use super::routes::{Conflict, Routes};
 use crate::base::config;
 use crate::base::fs::{create_private_dir_blocking, write_durable};
@@ -106,9 +107,8 @@ impl config::BridgeConfig {
     /// Returns whether the bridge may have a range of IPv6 by itself: it is allowed, and no other one is configured.
     #[must_use]
     pub fn takes_ipv6(&self) -> bool {
-        let ranges = self.subnets.iter();
-        let mut ranges = ranges.filter_map(|text| text.parse::<Subnet>().ok());
-        let has_one = ranges.any(|range| range.first().is_ipv6());
+        let ranges = parsed(&self.subnets);
+        let has_one = ranges.iter().any(|range| range.first().is_ipv6());
         let fits = self.mtu == 0 || self.mtu >= IPV6_MTU_MIN;
         self.ipv6 && fits && !has_one
     }
@@ -234,8 +234,7 @@ fn look(network: &config::NetworkConfig, known: Option<Subnet>) -> Result<Subnet
             range_of(machine, name)
         }
     };
-    let of_pods = network.pods.subnets.iter();
-    let mut of_pods = of_pods.filter_map(|text| text.parse::<Subnet>().ok());
+    let mut of_pods = parsed(&network.pods.subnets).into_iter();
     if let Some(pods) = of_pods.find(|pods| pods.overlaps(&range)) {
         let why = format!("network.pods.subnets has {pods}");
         return Err(RangeObstacle::Taken { range, why });

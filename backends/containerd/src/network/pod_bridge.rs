@@ -12,7 +12,7 @@ use switchyard_core::spec::Subnet;
 use switchyard_core::{Error, Result};
 use switchyard_namespaces::has_device;
 
-use super::bridge::{BridgeNetwork, RangeKey, check_programs};
+use super::bridge::{BridgeNetwork, RangeKey};
 use super::native::{DEVICES, NativeBridges};
 use super::ranges::Ranges;
 use super::routes::Routes;
@@ -79,7 +79,7 @@ impl config::PodsConfig {
 }
 
 /// Those of these texts that are ranges.
-fn parsed(texts: &[String]) -> Vec<Subnet> {
+pub(super) fn parsed(texts: &[String]) -> Vec<Subnet> {
     texts.iter().filter_map(|text| text.parse().ok()).collect()
 }
 
@@ -189,11 +189,12 @@ impl PodBridge {
         }
         let is_free = *self.found_free.lock() == subnets && has_device(name);
         if !is_free {
-            network.check_routes()?;
+            let routes = Routes::read(name)?;
+            network.check_routes(&routes)?;
             if self.native.is_chosen() {
                 let kept = self.native.keep_routers(network.list());
                 kept.map_err(|error| unavailable("pods cannot be attached").with_source(error))?;
-            } else if let Some(former) = Routes::read(name)?.former(name, &subnets) {
+            } else if let Some(former) = routes.former(name, &subnets) {
                 return Err(unavailable(&format!(
                     "the bridge still has {former} of a former podCIDR, and plugins give it one range of IPv4: drain the node and `ip link delete {name}`, or set network.bridge.driver to \"native\""
                 )));
@@ -210,11 +211,10 @@ impl PodBridge {
     pub(super) fn look(&self, plugins: cni::Plugins) -> Result<Arc<cni::NetworkList>> {
         let list = self.list_if_free()?;
         if !self.native.is_chosen() {
-            let explain = |error| self.native.explain(&list.name, error);
-            check_programs(&list.name).map_err(explain)?;
+            self.native.check_programs(&list.name)?;
             let network = cni::Network::new(Arc::clone(&list), plugins);
             let installed = network.check_installed().map_err(from_cni);
-            installed.map_err(explain)?;
+            installed.map_err(|error| self.native.explain(&list.name, error))?;
         }
         Ok(list)
     }

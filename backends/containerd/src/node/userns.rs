@@ -130,13 +130,13 @@ pub(crate) fn try_idmap(dir: &Path) -> Result<()> {
     tried
 }
 
-/// The reason why ids cannot be mapped: the error of the trial, with what nobody can change about it on a node that is in a user
-/// namespace itself. Pure.
+/// The reason why ids cannot be mapped: the error of the trial; on a node that is in a user namespace itself with that as another possible
+/// cause, which nobody can change, as the error may say what an operator can mend. Pure.
 pub(crate) fn why_not_mapped(error: String, in_user_namespace: bool) -> String {
     if in_user_namespace {
         format!(
-            "{error}; this node is a container in a user namespace, where the kernel maps neither ids that the container lacks nor those of \
-             disks that its host has mounted"
+            "{error}; another possible cause is that this node is a container in a user namespace, where the kernel maps neither ids that the \
+             container lacks nor those of disks that its host has mounted"
         )
     } else {
         error
@@ -263,7 +263,8 @@ mod tests {
             assert_eq!(own, error);
             let inside = why_not_mapped(error.to_owned(), true);
             assert!(
-                inside.starts_with(error) && inside.contains("container in a user namespace"),
+                inside.starts_with(&format!("{error}; another possible cause is "))
+                    && inside.contains("container in a user namespace"),
                 "{inside}"
             );
         }

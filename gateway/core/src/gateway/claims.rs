@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::FutureExt;
 use parking_lot::{Mutex, MutexGuard};
@@ -13,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use super::access::OwnerAccess;
 use super::context::Context;
 use super::limits::PortConflict;
-use crate::backend::{ClaimHolder, HeldClaims, OccupiedPort, Recovered, Unreadable};
+use crate::backend::{ClaimHolder, HeldClaims, OccupiedPort, RELEASE_LIMIT, Recovered, Unreadable};
 use crate::error::{Error, Result};
 use crate::event::EventKind;
 use crate::id::{LeaseToken, Owner, SandboxId};
@@ -34,9 +33,6 @@ mod report;
 pub use report::LedgerReport;
 
 use compute::recovered_holder;
-
-/// Limit for waiting for the ports of a sandbox that is stopped. Plugins release them within a second unless they hang.
-const RELEASE_LIMIT: Duration = Duration::from_secs(20);
 
 /// The ledger, and what is claimed in it: ports of the host, processors and memory. Devices are leased in it by
 /// [`DeviceLeases`](super::DeviceLeases).

@@ -16,7 +16,7 @@ use switchyard_network::netlink::Mac;
 use super::{NATIVE, NativeBridges, holder};
 use crate::base::config::PinChoice;
 use crate::base::error::{from_cni, from_network};
-use crate::base::fs::{blocking, write_durable};
+use crate::base::fs::{blocking, io_error, write_durable};
 use crate::base::layout::SandboxDirs;
 use crate::network::request::INTERFACE;
 
@@ -53,16 +53,23 @@ pub(super) fn fault(tables: &BridgeTables, choice: PinChoice) -> Option<String> 
 }
 
 /// Whether a task of a sandbox has, or had, NET_ADMIN. Blocks.
-pub(super) fn has_net_admin(dirs: &SandboxDirs) -> bool {
-    dirs.net_admin_mark().exists()
+///
+/// # Errors
+/// `Internal` if the disk does not tell.
+pub(super) fn has_net_admin(dirs: &SandboxDirs) -> Result<bool> {
+    let mark = dirs.net_admin_mark();
+    mark.try_exists()
+        .map_err(|fault| io_error("look at", &mark, fault))
 }
 
 /// Notes that a task of a sandbox has NET_ADMIN. Blocks.
 fn note(dirs: &SandboxDirs) -> Result<()> {
-    if has_net_admin(dirs) {
+    if has_net_admin(dirs)? {
         return Ok(());
     }
-    write_durable(&dirs.net_admin_mark(), b"", 0o600)
+    write_durable(&dirs.net_admin_mark(), b"", 0o600)?;
+    reach(CrashPoint::NetAdminNoted);
+    Ok(())
 }
 
 /// Notes that a task of a sandbox has NET_ADMIN, and returns the journal of the sandbox, if the daemon has attached and pinned it. Blocks.
@@ -73,7 +80,6 @@ fn note_if_pinned(dirs: &SandboxDirs) -> Result<Option<cni::Saved>> {
         return Ok(None);
     };
     note(dirs)?;
-    reach(CrashPoint::NetAdminNoted);
     Ok(Some(saved))
 }
 
@@ -91,13 +97,13 @@ impl NativeBridges {
     /// Returns whether a sandbox is pinned if it is attached now. Cancel-safe.
     ///
     /// # Errors
-    /// None but those of a daemon that ends.
+    /// `Internal` if the disk does not tell whether a task of it has NET_ADMIN; those of a daemon that ends.
     pub(crate) async fn pins(&self, dirs: &SandboxDirs) -> Result<bool> {
         if !self.is_chosen() || self.pin_fault.is_some() {
             return Ok(false);
         }
         let dirs = dirs.clone();
-        let has_net_admin = blocking(move || Ok(has_net_admin(&dirs))).await?;
+        let has_net_admin = blocking(move || has_net_admin(&dirs)).await?;
         Ok(is_pinned(self.pin, has_net_admin))
     }
 
@@ -218,7 +224,7 @@ mod tests {
             for _ in 0..2 {
                 let noted = note_if_pinned(&dirs).unwrap();
                 assert_eq!(noted.is_some(), is_noted, "{journal:?}");
-                assert_eq!(has_net_admin(&dirs), is_noted, "{journal:?}");
+                assert_eq!(has_net_admin(&dirs).unwrap(), is_noted, "{journal:?}");
             }
         }
     }

@@ -118,7 +118,7 @@ impl NativeBridges {
     /// The attachment of a sandbox, if its journal is of this driver. Blocks.
     ///
     /// # Errors
-    /// The journal cannot be read, or is of an unknown driver.
+    /// The journal cannot be read, or is of an unknown driver; or the disk does not tell whether a task of the sandbox has NET_ADMIN.
     fn find_one(&self, id: SandboxId, dirs: &SandboxDirs) -> Result<Option<NativeAttachment>> {
         let journal = dirs.cni_journal();
         let Some(saved) = cni::Saved::read(&journal).map_err(from_cni)? else {
@@ -131,7 +131,7 @@ impl NativeBridges {
         let result = saved.result(&journal).map_err(from_cni)?;
         let list = saved.list(&journal).map_err(from_cni)?;
         let mut found = self.described(id, &saved, &list, result.as_ref())?;
-        if !is_pinned(self.pin, has_net_admin(dirs)) {
+        if found.attachment.pin.is_some() && !is_pinned(self.pin, has_net_admin(dirs)?) {
             found.attachment.pin = None;
         }
         Ok(Some(found))

@@ -175,6 +175,31 @@ fn sandbox_is_taken_over_pinned_as_its_journal_its_tasks_and_the_key_say() {
     }
 }
 
+/// Else it would be pinned although a task of it may have been promised otherwise.
+#[test]
+fn sandbox_whose_mark_cannot_be_looked_at_counts_as_unread() {
+    for (said, is_unreadable, expected) in [
+        ("true", false, (1, false)),
+        ("true", true, (0, true)),
+        // Nothing depends on the mark.
+        ("false", true, (1, false)),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::new(&dir.path().join("state"), &dir.path().join("run"));
+        let dirs = layout.sandbox(SandboxId::random());
+        fs::create_dir_all(&dirs.state).unwrap();
+        fs::write(dirs.cni_journal(), pinned(said)).unwrap();
+        let mark = dirs.net_admin_mark();
+        if is_unreadable {
+            // The kernel gives up following it.
+            std::os::unix::fs::symlink(&mark, &mark).unwrap();
+        }
+        let found = bridge().find(&layout, true).unwrap();
+        let found = (found.all.len(), found.has_unread);
+        assert_eq!(found, expected, "{said} {is_unreadable}");
+    }
+}
+
 /// The kernel could see to it when they were attached: it is only asked for new ones.
 #[test]
 fn what_is_pinned_stays_so_although_the_kernel_refuses() {

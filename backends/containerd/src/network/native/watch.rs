@@ -207,7 +207,8 @@ impl NativeBridges {
             })
             .await
             .flatten();
-        // Connections that began while ports were missing are removed, if there are any.
+        // Also after an error, which may be that of one table while another one was mended. Where no connections wait to be removed, it does
+        // without the kernel.
         self.past_flows.notify_one();
         looked
     }

@@ -98,15 +98,21 @@ fn fuse_at(inside: &str) -> Case {
 
 #[test]
 fn device_in_place_of_one_that_the_runtime_makes_is_refused() {
-    for inside in [
-        "/dev/null",
-        "/dev/zero",
-        "/dev/full",
-        "/dev/random",
-        "/dev/urandom",
-        "/dev/tty",
-        "/dev/ptmx",
+    for (inside, tty) in [
+        ("/dev/null", false),
+        ("/dev/zero", false),
+        ("/dev/full", false),
+        ("/dev/random", false),
+        ("/dev/urandom", false),
+        ("/dev/tty", false),
+        ("/dev/ptmx", false),
+        ("/dev/console", true),
     ] {
+        let fuse_at = |inside: &str| {
+            let mut case = fuse_at(inside);
+            case.task.stdio.tty = tty;
+            case
+        };
         let refused = fuse_at(inside).refused();
         let words = format!("devices: /dev/fuse cannot be {inside} in a user namespace");
         assert!(refused.starts_with(&words), "{refused}");
