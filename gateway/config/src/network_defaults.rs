@@ -226,7 +226,7 @@ impl Effective {
     /// Does the same on a node with these defaults. They need not be known if all that they decide is set.
     ///
     /// # Errors
-    /// [`SettleError`]; the configuration must not be used then, unless as one that is not settled.
+    /// [`SettleError`]; the configuration is as it was then, and not settled.
     pub fn settle_as(
         &mut self,
         found: Result<FoundDefaults, DefaultsError>,
@@ -241,8 +241,9 @@ impl Effective {
     }
 
     fn settle(&mut self, defaults: NetworkDefaults) -> Result<(), ConfigError> {
-        self.network_defaults = Some(defaults);
-        let network = &mut self.config.network;
+        let mut settled = self.clone();
+        settled.network_defaults = Some(defaults);
+        let network = &mut settled.config.network;
         network.settle(defaults);
         let values: [(&str, Value); 3] = [
             (
@@ -255,16 +256,18 @@ impl Effective {
         let record = network_defaults_file(&self.config.paths.state);
         for (key, value) in values {
             let path = path_of(key);
-            if get(&self.values, &path).is_none() {
-                set(&mut self.values, &path, Some(&value));
-                self.origins.insert(path, Location::Node(record.clone()));
+            if get(&settled.values, &path).is_none() {
+                set(&mut settled.values, &path, Some(&value));
+                settled.origins.insert(path, Location::Node(record.clone()));
             }
         }
-        validate::check(&self.config).map_err(|(key, why)| ConfigError::Invalid {
-            location: self.origin_of(&path_of(&key)),
+        validate::check(&settled.config).map_err(|(key, why)| ConfigError::Invalid {
+            location: settled.origin_of(&path_of(&key)),
             key,
             why,
-        })
+        })?;
+        *self = settled;
+        Ok(())
     }
 
     /// A configuration that the sources hold now, with the defaults of this one, which is in force.

@@ -187,11 +187,15 @@ fn key_that_closes_nothing_on_this_node_is_an_error_with_its_line() {
     fs::create_dir(state.path().join("sandboxes")).unwrap();
     let etc = Etc::new(&text(state.path(), "[network]\nisolation = \"bridge\"\n"));
     let mut effective = loaded(&etc).effective;
+    let before = effective.dump(true);
     let error = effective.settle_here().unwrap_err().to_string();
     assert!(
         error.contains("config.toml:5: network.isolation"),
         "{error}"
     );
+    // Whoever shows it all the same shows what the sources say.
+    assert_eq!(effective.dump(true), before);
+    assert_eq!(effective.config, loaded(&etc).effective.config);
 }
 
 #[test]
