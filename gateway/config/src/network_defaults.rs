@@ -29,6 +29,9 @@ const FILE: &str = "network-defaults.toml";
 /// The longest record that is read, in bytes.
 const FILE_MAX: u64 = 4096;
 
+/// The key from which the other two follow if it says that plugins attach sandboxes.
+const DRIVER: &str = "network.bridge.driver";
+
 /// The version of the record. Fields may be added to it, and are ignored.
 const VERSION: u32 = 1;
 
@@ -246,19 +249,23 @@ impl Effective {
         let network = &mut settled.config.network;
         network.settle(defaults);
         let values: [(&str, Value); 3] = [
-            (
-                "network.bridge.driver",
-                network.bridge.driver().name().into(),
-            ),
+            (DRIVER, network.bridge.driver().name().into()),
             ("network.isolation", network.isolation().name().into()),
             ("network.direct_routing", network.direct_routing().into()),
         ];
-        let record = network_defaults_file(&self.config.paths.state);
+        let driver = path_of(DRIVER);
+        // With plugins the other two are the same on every node.
+        let follows = get(&settled.values, &driver).is_some() && !network.bridge.is_native();
+        let origin = if follows {
+            settled.origin_of(&driver)
+        } else {
+            Location::Node(network_defaults_file(&settled.config.paths.state))
+        };
         for (key, value) in values {
             let path = path_of(key);
             if get(&settled.values, &path).is_none() {
                 set(&mut settled.values, &path, Some(&value));
-                settled.origins.insert(path, Location::Node(record.clone()));
+                settled.origins.insert(path, origin.clone());
             }
         }
         validate::check(&settled.config).map_err(|(key, why)| ConfigError::Invalid {
