@@ -234,13 +234,32 @@ remove_network() {
 }
 
 # remove_tables: removes the tables of nf_tables that the daemon has made for its bridges if its driver is native, and the rules in FORWARD for
-# them. Its containers have ended, but records and elements of those that were killed are still there.
+# them. Its containers have ended, but records and elements of those that were killed are still there, so the command has to be forced. It is
+# for the tables of all gateways of the node: beside those of another one, whose daemon may be stopped, it is not called.
 remove_tables() {
+    local shown table node=(--config "$config" --socket "$run/admin.sock")
     if [[ ! -x $binary ]]; then
         say "Tables of nf_tables may stay, since the build is gone: nft list tables; those of this script begin with switchyard_swy_quick."
-    elif ! "$binary" network clear --force --config "$config" --socket "$run/admin.sock" >/dev/null; then
-        say "Not all tables are removed: see the message above, and $binary network show."
+        return
     fi
+    shown=$("$binary" network show "${node[@]}") || shown=''
+    if [[ ! $shown ]]; then
+        say "Tables of nf_tables may stay: see the message above, and nft list tables; those of this script begin with switchyard_swy_quick."
+    elif [[ ! $(tables_of others "$shown") ]]; then
+        "$binary" network clear --force "${node[@]}" >/dev/null ||
+            say "Not all tables are removed: see the message above, and $binary network show."
+    else
+        tables_of this "$shown" | while read -r table; do
+            say "A table stays, since another gateway has tables on this node too. To remove it: nft delete table $table"
+        done
+    fi
+}
+
+# tables_of WHOM SHOWN: the tables of `this` script, or of `others`, in the output of `network show`: the lines before the first empty one.
+tables_of() {
+    awk -v whom="$1" '
+        NF == 0 { exit }
+        $1 ~ /^(ip|ip6|bridge)$/ && (index($2, "switchyard_swy_quick") == 1) == (whom == "this") { print $1, $2 }' <<<"$2"
 }
 
 # remove_rules NETWORK: removes the rules of the nat table that the plugins marked with the network's name, and the chains

@@ -11,9 +11,11 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::json;
-use switchyard_network::nft::{Element, NftFamily, NftTables, TableName};
 
+use self::tables::remove_tables;
 use crate::{host, prereq};
+
+mod tables;
 
 /// The directory of [`TestNetwork::of_gateway`] below that of a test.
 pub const GATEWAY_DIR: &str = "bridge";
@@ -189,35 +191,10 @@ impl TestNetwork {
         found.extend(self.elements());
     }
 
-    /// What tables of the daemon say of sandboxes on this bridge, which it has attached without plugins.
-    fn elements(&self) -> Vec<String> {
-        use Element::{Hairpin, PinnedPort, Port};
-        let mut tables = tables(self.bridge());
-        let mut found = Vec::new();
-        for family in NftFamily::TABLES {
-            let read = tables.as_mut().map(|tables| tables.read(family));
-            let table = read.and_then(Result::ok).flatten();
-            let elements = table.iter().flat_map(|table| table.elements());
-            let of_sandboxes = elements
-                .filter(|element| matches!(element, Port { .. } | Hairpin(_) | PinnedPort(_)));
-            found.extend(of_sandboxes.map(|element| {
-                format!(
-                    "{element} in the nftables of {} for {}",
-                    self.bridge(),
-                    family.name()
-                )
-            }));
-        }
-        found
-    }
-
-    /// The tables that the daemon has for this bridge if it attaches sandboxes without plugins.
-    ///
-    /// # Panics
-    /// When there is no socket of netfilter.
+    /// An address of the subnet that no sandbox of a test gets.
     #[must_use]
-    pub fn tables(&self) -> NftTables {
-        tables(self.bridge()).expect("the kernel has netfilter by netlink")
+    pub fn spare(&self) -> Ipv4Addr {
+        self.address(250)
     }
 
     /// The common prefix of all its addresses.
@@ -261,19 +238,10 @@ fn is_ending(interface: &str) -> bool {
     !is_up && host::eventually(END_LIMIT, || !interface.exists())
 }
 
-/// `None` where the kernel has no netfilter by netlink: then there are no tables.
-fn tables(bridge: &str) -> Option<NftTables> {
-    let table = TableName::of_instance(bridge);
-    NftTables::open(table.expect("bridges of tests have small letters and digits")).ok()
-}
-
 fn clear_network(name: &str, bridge: &str) -> Vec<String> {
     let mut left = Vec::new();
-    for family in NftFamily::TABLES {
-        let removed = tables(bridge).map_or(Ok(()), |mut tables| tables.remove(family));
-        if let Err(error) = removed {
-            left.push(format!("nftables of {bridge}: {error}"));
-        }
+    if let Err(error) = remove_tables(bridge) {
+        left.push(format!("nftables of {bridge}: {error}"));
     }
     let device = Path::new("/sys/class/net").join(bridge);
     if device.exists() {

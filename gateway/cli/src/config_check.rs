@@ -91,6 +91,7 @@ pub(super) fn check(args: &CheckArgs) -> Result<(), CliError> {
 }
 
 /// Checks the configuration with the defaults of the networks of this node, as the next start does. Root alone may read what says them.
+/// What is loaded stays unsettled: that says whether anybody has configured anything ([`NextStart::is_as_shipped`]).
 ///
 /// # Errors
 /// [`SettleError`]: the daemon would not start.

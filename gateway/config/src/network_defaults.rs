@@ -29,6 +29,9 @@ const FILE: &str = "network-defaults.toml";
 /// The longest record that is read, in bytes.
 const FILE_MAX: u64 = 4096;
 
+/// The key from which the other two follow if it says that plugins attach sandboxes.
+const DRIVER: &str = "network.bridge.driver";
+
 /// The version of the record. Fields may be added to it, and are ignored.
 const VERSION: u32 = 1;
 
@@ -226,7 +229,7 @@ impl Effective {
     /// Does the same on a node with these defaults. They need not be known if all that they decide is set.
     ///
     /// # Errors
-    /// [`SettleError`]; the configuration must not be used then, unless as one that is not settled.
+    /// [`SettleError`]; the configuration is as it was then, and not settled.
     pub fn settle_as(
         &mut self,
         found: Result<FoundDefaults, DefaultsError>,
@@ -241,30 +244,37 @@ impl Effective {
     }
 
     fn settle(&mut self, defaults: NetworkDefaults) -> Result<(), ConfigError> {
-        self.network_defaults = Some(defaults);
-        let network = &mut self.config.network;
+        let mut settled = self.clone();
+        settled.network_defaults = Some(defaults);
+        let network = &mut settled.config.network;
         network.settle(defaults);
         let values: [(&str, Value); 3] = [
-            (
-                "network.bridge.driver",
-                network.bridge.driver().name().into(),
-            ),
+            (DRIVER, network.bridge.driver().name().into()),
             ("network.isolation", network.isolation().name().into()),
             ("network.direct_routing", network.direct_routing().into()),
         ];
-        let record = network_defaults_file(&self.config.paths.state);
+        let driver = path_of(DRIVER);
+        // With plugins the other two are the same on every node.
+        let follows = get(&settled.values, &driver).is_some() && !network.bridge.is_native();
+        let origin = if follows {
+            settled.origin_of(&driver)
+        } else {
+            Location::Node(network_defaults_file(&settled.config.paths.state))
+        };
         for (key, value) in values {
             let path = path_of(key);
-            if get(&self.values, &path).is_none() {
-                set(&mut self.values, &path, Some(&value));
-                self.origins.insert(path, Location::Node(record.clone()));
+            if get(&settled.values, &path).is_none() {
+                set(&mut settled.values, &path, Some(&value));
+                settled.origins.insert(path, origin.clone());
             }
         }
-        validate::check(&self.config).map_err(|(key, why)| ConfigError::Invalid {
-            location: self.origin_of(&path_of(&key)),
+        validate::check(&settled.config).map_err(|(key, why)| ConfigError::Invalid {
+            location: settled.origin_of(&path_of(&key)),
             key,
             why,
-        })
+        })?;
+        *self = settled;
+        Ok(())
     }
 
     /// A configuration that the sources hold now, with the defaults of this one, which is in force.

@@ -44,7 +44,7 @@ const DOCKER_USER: &str = "DOCKER-USER";
 const UFW: &str = "-j ufw-";
 
 /// The devices of the node.
-const DEVICES: &str = "/sys/class/net";
+pub(super) const DEVICES: &str = "/sys/class/net";
 
 /// The command after which the daemon adds the rules itself.
 const RESTART: &str = "systemctl restart switchyard";

@@ -5,10 +5,8 @@ use std::path::Path;
 use switchyard_config::Config;
 use switchyard_core::spec::Subnet;
 
+use super::native::DEVICES;
 use super::view::NodeView;
-
-/// Where the kernel shows the network devices.
-const DEVICES: &str = "/sys/class/net";
 
 /// The range with which the bridge was made, or with which its first container makes it.
 pub(super) fn recorded_range(view: &dyn NodeView, config: &Config) -> Option<Subnet> {

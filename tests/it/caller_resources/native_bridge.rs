@@ -8,7 +8,6 @@ use switchyard_containerd::config::BridgeDriverChoice::{self, Cni, Native};
 use switchyard_core::ErrorKind;
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::{PortMapping, Protocol, Subnet};
-use switchyard_network::nft::{NftFamily, NftTables};
 use switchyard_tests::backend_fixture::BackendFixture;
 use switchyard_tests::host::{eventually, free_port};
 use switchyard_tests::prereq;
@@ -54,13 +53,6 @@ fn assert_greets(published: SocketAddr) {
     );
 }
 
-/// Removes the daemon's tables, as a flush of the ruleset does.
-fn remove_tables(mut tables: NftTables) {
-    for family in NftFamily::TABLES {
-        tables.remove(family).expect("root may remove them");
-    }
-}
-
 /// Replaces the backend by one with this driver, as a restart with another configuration.
 async fn reopen(caller: &mut CallerFixture, driver: BridgeDriverChoice) {
     let change = |settings: &mut switchyard_containerd::Settings| {
@@ -82,7 +74,7 @@ async fn rules_that_another_program_removes_come_back() {
     let caller = CallerFixture::with_driver(Native).await;
     let (_, published) = greeting(&caller).await;
     for _ in 0..2 {
-        remove_tables(caller.fixture.root().bridge().tables());
+        caller.fixture.root().bridge().remove_tables();
         assert_greets(published);
     }
     caller.close().await;
@@ -93,7 +85,7 @@ async fn rules_that_were_removed_while_no_daemon_ran_come_back_with_the_next_one
     let mut caller = CallerFixture::with_driver(Native).await;
     let (sandbox, published) = greeting(&caller).await;
     caller.backend = tokio::task::block_in_place(|| caller.fixture.reopen_with(|_| {}));
-    remove_tables(caller.fixture.root().bridge().tables());
+    caller.fixture.root().bridge().remove_tables();
     caller.backend.recover().await.expect("it recovers");
     assert_greets(published);
     let stopped = caller.backend.stop_sandbox(sandbox).await;
@@ -112,7 +104,7 @@ async fn attachment_is_undone_by_whoever_made_it_whatever_the_key_says_by_then()
     assert!(!is_made_by_the_daemon(&caller, by_plugins));
     assert_greets(first);
     // The tables are kept for what is attached, also without the key.
-    remove_tables(caller.fixture.root().bridge().tables());
+    caller.fixture.root().bridge().remove_tables();
     assert_greets(first);
     let stop = async |caller: &CallerFixture, id| {
         let stopped = caller.backend.stop_sandbox(id).await;

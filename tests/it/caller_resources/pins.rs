@@ -9,7 +9,6 @@ use switchyard_containerd::config::{BridgeDriverChoice, PinChoice};
 use switchyard_contract::Fixture;
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::{SandboxNetwork, Security};
-use switchyard_network::nft::{Element, NftFamily};
 use switchyard_tests::backend_fixture::BackendFixture;
 use switchyard_tests::forger::is_heard;
 use switchyard_tests::host::eventually;
@@ -73,9 +72,8 @@ impl Pinnable {
     /// Its own address is heard always, and another one if it is not pinned.
     #[track_caller]
     fn check(&self, caller: &CallerFixture, is_pinned: bool, when: &str) {
-        let node = caller.fixture.root().bridge().gateway();
-        let [a, b, c, _] = node.octets();
-        let other = Ipv4Addr::new(a, b, c, 250);
+        let bridge = caller.fixture.root().bridge();
+        let [node, other] = [bridge.gateway(), bridge.spare()];
         assert!(is_heard(&self.netns, self.own, node, LIMIT), "{when}");
         let limit = if is_pinned { QUIET } else { LIMIT };
         let forged = is_heard(&self.netns, other, node, limit);
@@ -85,14 +83,7 @@ impl Pinnable {
 
 /// How many sandboxes are pinned.
 fn pinned(caller: &CallerFixture) -> usize {
-    let mut tables = caller.fixture.root().bridge().tables();
-    let table = tables
-        .read(NftFamily::Bridge)
-        .expect("root may read the tables");
-    let elements = table.iter().flat_map(|table| table.elements());
-    elements
-        .filter(|element| matches!(element, Element::PinnedPort(_)))
-        .count()
+    caller.fixture.root().bridge().pinned()
 }
 
 fn set(settings: &mut Settings, pin: PinChoice) {
@@ -133,10 +124,7 @@ async fn sandbox_is_pinned_until_a_task_of_it_has_net_admin() {
         if stage == "restarted" {
             reopen(&mut caller, PinChoice::Auto).await;
         } else {
-            let mut tables = caller.fixture.root().bridge().tables();
-            for family in NftFamily::TABLES {
-                tables.remove(family).expect("root may remove them");
-            }
+            caller.fixture.root().bridge().remove_tables();
         }
         assert!(
             eventually(LIMIT, || pinned(&caller) == expected),

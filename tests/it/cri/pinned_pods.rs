@@ -4,7 +4,6 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use switchyard_network::nft::{Element, NftFamily};
 use switchyard_proto::cri::v1::{Capability, ContainerConfig};
 use switchyard_tests::cri::context;
 use switchyard_tests::forger::is_heard;
@@ -19,14 +18,9 @@ fn netns(node: &TestNode, pod: &TestPod<'_>) -> PathBuf {
     node.root().run().join("ns").join(pod.id()).join("net")
 }
 
-/// The pods that are pinned.
+/// How many pods are pinned.
 fn pinned(node: &TestNode) -> usize {
-    let mut tables = node.root().bridge().tables();
-    let table = tables.read(NftFamily::Bridge).expect("root may read it");
-    let elements = table.iter().flat_map(|table| table.elements());
-    elements
-        .filter(|element| matches!(element, Element::PinnedPort(_)))
-        .count()
+    node.root().bridge().pinned()
 }
 
 fn with_net_admin(config: &mut ContainerConfig) {
@@ -48,9 +42,8 @@ fn pod_uses_a_virtual_address_only_with_net_admin() {
         )
     });
     let [plain, admin] = ["plain", "admin"].map(|name| node.pod(name));
-    let gateway = node.root().network().gateway();
-    let [a, b, c, _] = gateway.octets();
-    let other = Ipv4Addr::new(a, b, c, 250);
+    let network = node.root().network();
+    let [gateway, other] = [network.gateway(), network.spare()];
     let is_forged = |pod: &TestPod<'_>, is_expected: bool| {
         let limit = if is_expected { LIMIT } else { QUIET };
         is_heard(&netns(&node, pod), other, gateway, limit)
@@ -82,10 +75,7 @@ fn pod_uses_a_virtual_address_only_with_net_admin() {
     node.daemon().kill9();
     node.daemon().restart();
     check("restarted");
-    let mut tables = node.root().bridge().tables();
-    for family in NftFamily::TABLES {
-        tables.remove(family).expect("root may remove them");
-    }
+    node.root().bridge().remove_tables();
     check("flushed");
     for pod in [&plain, &admin] {
         node.cri().stop_pod(pod.id()).expect("it can be stopped");

@@ -91,13 +91,15 @@ fn in_use(node: &TestNode) -> Vec<String> {
         .collect()
 }
 
+/// What the tables have.
 fn elements(node: &TestNode) -> Vec<Element> {
     let mut tables = node.root().bridge().tables();
-    let table = tables.read(NftFamily::Ip4).expect("root may read it");
-    table
-        .iter()
-        .flat_map(|table| table.elements().clone())
-        .collect()
+    let mut found = Vec::new();
+    for family in NftFamily::TABLES {
+        let table = tables.read(family).expect("root may read it");
+        found.extend(table.iter().flat_map(|table| table.elements().clone()));
+    }
+    found
 }
 
 #[test]
@@ -274,7 +276,13 @@ fn kill_amid_a_change_of_the_network_of_pods_leaves_neither_bridge_nor_mark() {
         assert!(mark.exists(), "{step:?}");
     }
     node.daemon().restart();
+    let is_known = || {
+        let is_it =
+            |element: &Element| matches!(element, Element::Bridge(name) if name.as_str() == bridge);
+        elements(&node).iter().any(is_it)
+    };
     let last = node.pod("last");
+    assert!(is_known(), "the tables have no rules for {bridge}");
     node.cri().stop_pod(last.id()).expect("it can be stopped");
     assert!(is_there() && mark.exists(), "no pod was on it");
 
@@ -284,6 +292,10 @@ fn kill_amid_a_change_of_the_network_of_pods_leaves_neither_bridge_nor_mark() {
         killed_at(*step);
         let [is_deleted, is_unmarked] =
             [CrashPoint::PodBridgeDeleted, CrashPoint::PodBridgeUnmarked].map(|at| at <= *step);
+        if *step == CrashPoint::PodBridgeRulesRemoved {
+            // No daemon runs that would add it again.
+            assert!(!is_known(), "the tables have rules for {bridge}");
+        }
         assert_eq!(is_there(), !is_deleted, "{step:?}");
         assert_eq!(mark.exists(), !is_unmarked, "{step:?}");
     }

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use serde_json::json;
 use switchyard_crash_points::Operation;
-use switchyard_network::nft::NftFamily;
 use switchyard_tests::forger::is_heard;
 use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
@@ -34,9 +33,8 @@ fn namespaces(node: &TestNode) -> Vec<PathBuf> {
 fn task_sends_with_other_addresses_only_with_net_admin() {
     let node = TestNode::start_with(NATIVE, |_| {});
     let agent = Agent::start(node.root(), &json!({ "allow_caps": ["ALL"] }));
-    let gateway = node.root().bridge().gateway();
-    let [a, b, c, _] = gateway.octets();
-    let other = Ipv4Addr::new(a, b, c, 250);
+    let bridge = node.root().bridge();
+    let [gateway, other] = [bridge.gateway(), bridge.spare()];
     for (capabilities, is_forged) in [
         (json!([]), false),
         (json!(["net_raw"]), false),
@@ -72,13 +70,6 @@ fn task_sends_with_other_addresses_only_with_net_admin() {
     }
 }
 
-/// Whether anything is pinned.
-fn has_pins(node: &TestNode) -> bool {
-    let mut tables = node.root().bridge().tables();
-    let table = tables.read(NftFamily::Bridge).expect("root may read it");
-    table.is_some_and(|table| !table.elements().is_empty())
-}
-
 #[test]
 fn start_with_net_admin_interrupted_by_kill_is_completed_by_retry() {
     let node = TestNode::start_with(NATIVE, |_| {});
@@ -94,7 +85,10 @@ fn start_with_net_admin_interrupted_by_kill_is_completed_by_retry() {
         });
         task.wait_stdout(|text| text.contains("begun"));
         // What was cut off goes with its pins.
-        assert!(eventually(LIMIT, || !has_pins(&node)), "{step:?}");
+        assert!(
+            eventually(LIMIT, || node.root().bridge().pinned() == 0),
+            "{step:?}"
+        );
         finish(&agent, task);
         node.assert_clean();
     }

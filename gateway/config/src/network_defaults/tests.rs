@@ -149,6 +149,23 @@ fn dump_has_the_keys_that_are_in_force_and_where_they_come_from() {
     fs::write(&record, encode_network_defaults(Cni)).unwrap();
     let shown = dump(&etc);
     assert!(shown.contains("\nisolation = \"none\"  # default of this node"));
+    // With plugins the others are the same on every node.
+    for defaults in NetworkDefaults::ALL {
+        fs::write(&record, encode_network_defaults(defaults)).unwrap();
+        let plugins = Etc::new(&text(state.path(), "[network.bridge]\ndriver = \"cni\"\n"));
+        let shown = dump(&plugins);
+        for key in [
+            "driver = \"cni\"",
+            "isolation = \"none\"",
+            "direct_routing = true",
+        ] {
+            let mut lines = shown.lines();
+            let line = lines.find(|line| line.starts_with(&format!("{key}  # ")));
+            let is_told = line.is_some_and(|line| line.ends_with("config.toml:5"));
+            assert!(is_told, "{defaults:?} {shown}");
+        }
+    }
+    fs::write(&record, encode_network_defaults(Cni)).unwrap();
     // What a dump says is what a reader of it gets.
     let mut effective = loaded(&etc).effective;
     effective.settle_here().unwrap();
@@ -187,11 +204,15 @@ fn key_that_closes_nothing_on_this_node_is_an_error_with_its_line() {
     fs::create_dir(state.path().join("sandboxes")).unwrap();
     let etc = Etc::new(&text(state.path(), "[network]\nisolation = \"bridge\"\n"));
     let mut effective = loaded(&etc).effective;
+    let before = effective.dump(true);
     let error = effective.settle_here().unwrap_err().to_string();
     assert!(
         error.contains("config.toml:5: network.isolation"),
         "{error}"
     );
+    // Whoever shows it all the same shows what the sources say.
+    assert_eq!(effective.dump(true), before);
+    assert_eq!(effective.config, loaded(&etc).effective.config);
 }
 
 #[test]

@@ -85,7 +85,7 @@ impl Context {
     pub(super) fn of(mut request: BundleRequest) -> Self {
         let read = |sources: &Sources| {
             let mut loaded = config::load_for_start(sources).ok()?;
-            // The part that shows the files says what is wrong.
+            // It stays as it is on an error: the part that shows the files says what is wrong.
             let _ = loaded.effective.settle_here();
             Some(loaded.effective.config)
         };

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use super::super::{read, repository};
 use super::Node;
 
 /// A bridge may have any name that the configuration gave it, and another program's may have that by now.
@@ -64,6 +65,32 @@ fn purge_removes_the_bridge_that_pods_had_unless_something_else_is_on_it() {
         "link delete dev shared0",
     ];
     assert_eq!(rest, expected);
+}
+
+/// Its marks are in the state directory, which goes with the same purge.
+#[test]
+fn purge_that_was_cut_finds_the_bridge_of_pods_again() {
+    let postrm = read(&repository().join("deploy/debian/postrm"));
+    let steps = postrm.split_once("    purge)\n");
+    let steps = steps.and_then(|(_, steps)| steps.split_once("        report_kept"));
+    let (steps, _) = steps.expect("the steps stand before what is told of them");
+    for cut in ["remove_bridges", "ip", "remove_empty", "remove_state"] {
+        let node = Node::new();
+        for dir in ["state/network", "devices/pods0/brif", "addresses/pods0"] {
+            let made = fs::create_dir_all(node.dir(dir));
+            made.expect("the scratch directory can be written");
+        }
+        let mark = fs::write(node.dir("state/network/pods0.pods"), "");
+        mark.expect("the scratch directory can be written");
+        let root = node.scratch.path().display();
+        let call = format!(
+            "devices={root}/devices addresses={root}/addresses; ip() {{ rm -r \"$devices/$4\"; }}; \
+             running_pids() {{ :; }}; end_processes() {{ :; }}; remove_network() {{ :; }}; remove_traces_of_tasks() {{ :; }}; \
+             purge() {{\n{steps}}}; ({cut}() {{ exit 1; }}; purge) || echo cut; purge; \
+             find {root} -mindepth 1 -name 'pods0*'; ls {root}"
+        );
+        assert_eq!(node.output(&call), ["cut", "devices", "external"], "{cut}");
+    }
 }
 
 /// A daemon that could not be stopped has left them: the removal clears them otherwise.
