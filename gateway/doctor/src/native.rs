@@ -17,6 +17,7 @@ use super::kernel::Modules;
 use super::network::{Accepted, FILTERS, Filter, forward_rules, has_nf_tables};
 use super::network_defaults::UsedDefaults;
 use super::pod_bridge::{bridge_ranges, has_pods_on_bridge, own_ranges};
+use super::view::NETWORK_DEVICES;
 
 /// The feature by which the daemon says whether the kernel can do all of it.
 pub(super) const NATIVE_BRIDGE: &str = "native_bridge";
@@ -42,9 +43,6 @@ const OPERATORS_CHAINS: [(&str, &str); 2] =
     [(DOCKER_USER, "-j DOCKER-USER"), ("ufw-user-forward", UFW)];
 const DOCKER_USER: &str = "DOCKER-USER";
 const UFW: &str = "-j ufw-";
-
-/// The devices of the node.
-pub(super) const DEVICES: &str = "/sys/class/net";
 
 /// The command after which the daemon adds the rules itself.
 const RESTART: &str = "systemctl restart switchyard";
@@ -105,7 +103,7 @@ fn defaults(facts: &Facts) -> Option<Finding> {
 
 /// Returns whether containers are connected to a bridge.
 fn has_ports(facts: &Facts, bridge: &str) -> bool {
-    let ports = Path::new(DEVICES).join(bridge).join("brif");
+    let ports = Path::new(NETWORK_DEVICES).join(bridge).join("brif");
     facts.view.list(&ports).is_ok_and(|ports| !ports.is_empty())
 }
 

@@ -5,8 +5,7 @@ use std::path::Path;
 use switchyard_config::Config;
 use switchyard_core::spec::Subnet;
 
-use super::native::DEVICES;
-use super::view::NodeView;
+use super::view::{NETWORK_DEVICES, NodeView};
 
 /// The range with which the bridge was made, or with which its first container makes it.
 pub(super) fn recorded_range(view: &dyn NodeView, config: &Config) -> Option<Subnet> {
@@ -19,7 +18,7 @@ pub(super) fn recorded_range(view: &dyn NodeView, config: &Config) -> Option<Sub
 pub(super) fn add_own_ipv6(view: &dyn NodeView, config: &mut Config) {
     let range = recorded_range(view, config);
     let bridge = &mut config.network.bridge;
-    let is_there = view.exists(Path::new(DEVICES).join(&bridge.name));
+    let is_there = view.exists(Path::new(NETWORK_DEVICES).join(&bridge.name));
     let range = range.filter(|_| is_there);
     bridge.subnets.extend(range.map(|range| range.to_string()));
 }

@@ -10,6 +10,9 @@ use switchyard_linux::mounts::{MountTable, OWN_MOUNTS};
 /// The largest file that is read, in bytes.
 pub(super) const FILE_MAX: usize = 1 << 20;
 
+/// The network devices of the node.
+pub(super) const NETWORK_DEVICES: &str = "/sys/class/net";
+
 /// The largest list of mounts that is read, in bytes: each running container has several lines.
 const MOUNTS_MAX: usize = 16 << 20;
 
