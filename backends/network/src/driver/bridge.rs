@@ -16,8 +16,8 @@ use super::tables::State;
 use crate::netlink::{
     Address, Bridge, Family, IpFamily, IpPrefix, Ipv4Setting, Ipv6Setting, Link, LinkName, LinkRef,
     Mac, NetNs, NetlinkError, NewLink, Request, Socket, Veth, add_address, delete_address,
-    enable_forwarding, find_link, list_addresses, set_ipv4, set_ipv6, set_mac, set_master, set_mtu,
-    set_up, would_ignore_routers,
+    enable_forwarding, find_link, has_ipv6_address, list_addresses, set_ipv4, set_ipv6, set_mac,
+    set_master, set_mtu, set_up, would_ignore_routers,
 };
 use crate::nft::{NftFamily, NftSubnet};
 
@@ -251,7 +251,9 @@ impl BridgeDriver {
     }
 
     /// Looks whether the node would lose addresses and routes that routers have told it, as soon as it forwards for this bridge: who asks for
-    /// a bridge may be on another node. Reads small files of the kernel, and waits for no other call.
+    /// a bridge may be on another node. For one that has its addresses of IPv6 the node has forwarded before: containers are connected, and what
+    /// the node does not forward any more, since somebody has switched that off, stays so (see [`BridgeDriver::forward`]). Reads small files of
+    /// the kernel, and waits for no other call.
     ///
     /// # Errors
     /// [`DriverError::RoutersIgnored`], [`DriverError::Links`].
@@ -261,15 +263,27 @@ impl BridgeDriver {
             return Ok(());
         }
         match would_ignore_routers(&[])? {
-            Some(interface) => Err(DriverError::RoutersIgnored {
+            Some(interface) if !self.has_ipv6()? => Err(DriverError::RoutersIgnored {
                 bridge: self.settings.name.to_string(),
                 interface,
             }),
-            None => Ok(()),
+            Some(_) | None => Ok(()),
         }
     }
 
-    /// Lets the node forward packets.
+    /// Returns whether the bridge has its addresses of IPv6.
+    fn has_ipv6(&self) -> Result<bool, DriverError> {
+        for gateway in &self.gateways {
+            if let IpAddr::V6(address) = gateway.address()
+                && !has_ipv6_address(&self.settings.name, address)?
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Lets the node forward packets, but not of IPv6 where it would lose by that what routers tell it: then somebody has switched it off.
     fn forward(&self) -> Result<(), DriverError> {
         for family in &self.families {
             let (family, version) = match family {
@@ -278,6 +292,15 @@ impl BridgeDriver {
                 // What a bridge forwards by itself.
                 NftFamily::Bridge => continue,
             };
+            if family == IpFamily::V6
+                && let Some(uplink) = would_ignore_routers(&[])?
+            {
+                tracing::warn!(
+                    interface = self.settings.name.as_str(),
+                    "the node does not forward packets of IPv6 any more, and containers reach nothing beyond it by IPv6: forwarding stays off, since the node would lose what {uplink} learns from routers. Set net/ipv6/conf/{uplink}/accept_ra=2 and net/ipv6/conf/all/forwarding=1 with sysctl -w, and in /etc/sysctl.d"
+                );
+                continue;
+            }
             if enable_forwarding(family)? {
                 tracing::info!(
                     interface = self.settings.name.as_str(),
