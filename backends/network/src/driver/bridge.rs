@@ -252,8 +252,8 @@ impl BridgeDriver {
 
     /// Looks whether the node would lose addresses and routes that routers have told it, as soon as it forwards for this bridge: who asks for
     /// a bridge may be on another node. For one that has its addresses of IPv6 the node has forwarded before: containers are connected, and what
-    /// the node does not forward any more, since somebody has switched that off, stays so (see [`BridgeDriver::forward`]). Reads small files of
-    /// the kernel, and waits for no other call.
+    /// the node does not forward any more, since somebody has switched that off, stays so. Reads small files of the kernel, and waits for no
+    /// other call.
     ///
     /// # Errors
     /// [`DriverError::RoutersIgnored`], [`DriverError::Links`].
