@@ -67,8 +67,8 @@ impl Accepted {
         if !rule.0.ends_with(&["-j", "ACCEPT"]) {
             return Self::default();
         }
-        let is_bridge = |device: &str| ways.bridges.contains(&device);
-        let is_uplink = |device: &str| ways.uplinks.iter().any(|uplink| uplink == device);
+        let is_bridge = |name: &str| ways.bridges.iter().any(|bridge| is_device(name, bridge));
+        let is_uplink = |name: &str| ways.uplinks.iter().any(|uplink| is_device(name, uplink));
         let is_subnet = |text: &str| {
             let net = text.parse::<Subnet>();
             subnet.is_some_and(|subnet| net.is_ok_and(|net| net.contains_all(subnet)))
@@ -77,7 +77,11 @@ impl Accepted {
         let goes = rule.has("-o", is_bridge);
         // As most firewalls have it: answers to whatever devices and addresses, or what an uplink or a subnet receives or sends.
         let is_plain = !rule.names("-p") && rule.matches().all(|name| MATCHES.contains(&name));
-        let is_answer = rule.has("--ctstate", is_of_answers) || rule.has("--state", is_of_answers);
+        let has_state = |state: &str| {
+            let is_state = |states: &str| states.split(',').any(|one| one == state);
+            rule.has("--ctstate", is_state) || rule.has("--state", is_state)
+        };
+        let is_answer = has_state("ESTABLISHED");
         let is_any_state = !rule.names("--ctstate") && !rule.names("--state");
         let is_received = is_plain
             && (is_answer || is_any_state && (rule.names("-d") || rule.names("-i")))
@@ -86,7 +90,7 @@ impl Accepted {
             && rule.allows("-i", is_uplink)
             && rule.allows("-d", is_subnet);
         let is_sent = is_plain
-            && is_any_state
+            && (is_any_state || has_state("NEW"))
             && (rule.names("-s") || rule.names("-o"))
             && !rule.names("-d")
             && !rule.names("-i")
@@ -138,6 +142,10 @@ impl<'a> FilterRule<'a> {
     }
 }
 
-fn is_of_answers(states: &str) -> bool {
-    states.contains("ESTABLISHED")
+/// Returns whether a device has the name that a rule asks for: one with `+` at its end is the beginning of a name. Pure.
+fn is_device(name: &str, device: &str) -> bool {
+    match name.strip_suffix('+') {
+        Some(beginning) => device.starts_with(beginning),
+        None => name == device,
+    }
 }
