@@ -7,6 +7,19 @@ const RULES_MAX: usize = 100_000;
 
 /// The matches that are understood. What else a rule asks for may hold for some packets alone.
 const MATCHES: [&str; 3] = ["comment", "conntrack", "state"];
+/// The options, of these matches too.
+const OPTIONS: [&str; 10] = [
+    "-A",
+    "-i",
+    "-o",
+    "-s",
+    "-d",
+    "-m",
+    "--comment",
+    "--ctstate",
+    "--state",
+    "-j",
+];
 
 /// Where packets of bridges come from and go to.
 #[derive(Debug)]
@@ -76,7 +89,7 @@ impl Accepted {
         let comes = rule.has("-i", is_bridge) || rule.has("--physdev-in", is_bridge);
         let goes = rule.has("-o", is_bridge);
         // As most firewalls have it: answers to whatever devices and addresses, or what an uplink or a subnet receives or sends.
-        let is_plain = !rule.names("-p") && rule.matches().all(|name| MATCHES.contains(&name));
+        let is_plain = rule.is_plain();
         let has_state = |state: &str| {
             let is_state = |states: &str| states.split(',').any(|one| one == state);
             rule.has("--ctstate", is_state) || rule.has("--state", is_state)
@@ -136,9 +149,11 @@ impl<'a> FilterRule<'a> {
         !self.names(option) || self.has(option, is_value)
     }
 
-    /// The names of its matches.
-    fn matches(&self) -> impl Iterator<Item = &'a str> {
-        self.values("-m").map(|(name, _)| name)
+    /// Returns whether all that it asks for is understood; not that of one whose comment has a word like an option.
+    fn is_plain(&self) -> bool {
+        let mut options = self.0.iter().filter(|word| word.starts_with('-'));
+        options.all(|word| OPTIONS.contains(word))
+            && self.values("-m").all(|(name, _)| MATCHES.contains(&name))
     }
 }
 

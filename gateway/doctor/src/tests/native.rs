@@ -208,6 +208,15 @@ fn forwarded_packets_that_are_accepted_by_an_uplink_or_a_subnet_alone() {
         (from, "-i eth0 -o docker0".into(), goes),
         (from, "-i eth0 -p tcp -m tcp --dport 22".into(), goes),
         (from, "-i eth0 -m mark --mark 0x1".into(), goes),
+        // What begins a connection to a published port, but no answers; some senders alone.
+        (from, "-i eth0 -m conntrack --ctstatus DNAT".into(), goes),
+        (from, "-i eth0 -m conntrack --ctdir ORIGINAL".into(), goes),
+        (from, "-i eth0 -m rpfilter".into(), goes),
+        (
+            from,
+            format!("-i eth0 -m comment --comment \"uplink to all\" {state}"),
+            none,
+        ),
         // What goes to addresses of the bridge.
         (from, "-d 172.26.80.0/20".into(), none),
         (from, format!("-d 172.16.0.0/12 {state}"), none),
