@@ -251,9 +251,8 @@ impl BridgeDriver {
     }
 
     /// Looks whether the node would lose addresses and routes that routers have told it, as soon as it forwards for this bridge: who asks for
-    /// a bridge may be on another node. For one that has its addresses of IPv6 the node has forwarded before: containers are connected, and what
-    /// the node does not forward any more, since somebody has switched that off, stays so. Reads small files of the kernel, and waits for no
-    /// other call.
+    /// a bridge may be on another node. One that has its addresses of IPv6 already was led out before somebody has switched forwarding off: with
+    /// IPv4 beside it, containers are connected, and forwarding of IPv6 stays off. Reads small files of the kernel, and waits for no other call.
     ///
     /// # Errors
     /// [`DriverError::RoutersIgnored`], [`DriverError::Links`].
@@ -263,16 +262,21 @@ impl BridgeDriver {
             return Ok(());
         }
         match would_ignore_routers(&[])? {
-            Some(interface) if !self.has_ipv6()? => Err(DriverError::RoutersIgnored {
-                bridge: self.settings.name.to_string(),
-                interface,
-            }),
+            Some(interface) if !self.works_without_forwarding()? => {
+                Err(DriverError::RoutersIgnored {
+                    bridge: self.settings.name.to_string(),
+                    interface,
+                })
+            }
             Some(_) | None => Ok(()),
         }
     }
 
-    /// Returns whether the bridge has its addresses of IPv6.
-    fn has_ipv6(&self) -> Result<bool, DriverError> {
+    /// Returns whether containers are connected while the node does not forward IPv6: the bridge has its addresses of IPv6, and IPv4 beside them.
+    fn works_without_forwarding(&self) -> Result<bool, DriverError> {
+        if !self.families.contains(&NftFamily::Ip4) {
+            return Ok(false);
+        }
         for gateway in &self.gateways {
             if let IpAddr::V6(address) = gateway.address()
                 && !has_ipv6_address(&self.settings.name, address)?
@@ -283,7 +287,7 @@ impl BridgeDriver {
         Ok(true)
     }
 
-    /// Lets the node forward packets, but not of IPv6 where it would lose by that what routers tell it: then somebody has switched it off.
+    /// Lets the node forward packets, but not of IPv6 where it would lose by that what routers tell it.
     fn forward(&self) -> Result<(), DriverError> {
         for family in &self.families {
             let (family, version) = match family {
@@ -297,7 +301,7 @@ impl BridgeDriver {
             {
                 tracing::warn!(
                     interface = self.settings.name.as_str(),
-                    "the node does not forward packets of IPv6 any more, and containers reach nothing beyond it by IPv6: forwarding stays off, since the node would lose what {uplink} learns from routers. Set net/ipv6/conf/{uplink}/accept_ra=2 and net/ipv6/conf/all/forwarding=1 with sysctl -w, and in /etc/sysctl.d"
+                    "the node does not forward packets of IPv6, and would lose what {uplink} learns from routers if it did: containers reach nothing beyond the node by IPv6, nor do other machines reach their ports. Set accept_ra=2 of each such interface, and then net.ipv6.conf.all.forwarding=1, also in /etc/sysctl.d: `switchyard doctor` has the command (SY103)"
                 );
                 continue;
             }

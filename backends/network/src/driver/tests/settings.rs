@@ -195,20 +195,24 @@ fn node_keeps_what_it_learns_from_routers() {
     }
 }
 
-/// As after a restart of the daemon. Whoever has switched forwarding off has the node's routes meanwhile: a bridge that was there before takes
-/// them from nobody, and is used all the same.
+/// As after a restart of the daemon. With forwarding switched off by hand the node has learnt routes, which it keeps; a bridge that was there
+/// before is used for its IPv4 all the same.
 #[test]
 fn bridge_with_ipv6_is_used_after_forwarding_was_switched_off() {
-    for (accept_ra, change, forwards) in [
-        ("1", "", Some(false)),
-        ("2", "", Some(true)),
-        ("0", "", Some(true)),
+    let [dual, six] = [&SUBNETS[..], &SUBNETS[1..]];
+    for (subnets, accept_ra, change, forwards) in [
+        (dual, "1", "", Some(false)),
+        (dual, "2", "", Some(true)),
+        (dual, "0", "", Some(true)),
         // As a bridge for which nothing was ever forwarded.
-        ("1", "addr del fd00:88::1/64 dev swtest0", None),
-        ("1", "link del swtest0", None),
+        (dual, "1", "addr del fd00:88::1/64 dev swtest0", None),
+        (dual, "1", "link del swtest0", None),
+        // Its containers would reach nothing beyond the node.
+        (six, "1", "", None),
+        (six, "2", "", Some(true)),
     ] {
         in_private_netns(|| {
-            let node = Node::new(&SUBNETS);
+            let node = Node::new(subnets);
             let first = Container::new("a");
             let before = node.driver.attach(&first.request).unwrap();
             set("ipv6/conf/all/forwarding", "0");
