@@ -160,11 +160,8 @@ fn cannot_have_six(facts: &Facts, bridge: &str) -> Option<Finding> {
 }
 
 /// The interfaces whose addresses or default route of IPv6 the kernel learns from routers, which it does not listen to any more once the node
-/// forwards for a network of containers.
-fn routers_ignored(facts: &Facts) -> Option<Finding> {
-    if !forwarded(facts).six {
-        return None;
-    }
+/// forwards.
+pub(super) fn learning_interfaces(facts: &Facts) -> Vec<String> {
     let [addresses, routes] =
         [ADDRESSES, routes::SIX].map(|file| facts.view.text(file).unwrap_or_default());
     let mut learning: Vec<String> = learnt_devices(&addresses, &routes)
@@ -174,6 +171,15 @@ fn routers_ignored(facts: &Facts) -> Option<Finding> {
         .collect();
     learning.sort_unstable();
     learning.dedup();
+    learning
+}
+
+/// Such interfaces of a node that forwards for a network of containers.
+fn routers_ignored(facts: &Facts) -> Option<Finding> {
+    if !forwarded(facts).six {
+        return None;
+    }
+    let learning = learning_interfaces(facts);
     let first = learning.first()?;
     let command = format!("sysctl -w net/ipv6/conf/{first}/accept_ra=2");
     let named = first_of(&learning, NAMED_MAX);

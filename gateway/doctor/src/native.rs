@@ -5,8 +5,10 @@ use std::path::Path;
 
 use switchyard_config::NetworkDefaults;
 use switchyard_core::spec::Subnet;
+use switchyard_linux::routes::{self, Route};
 use switchyard_network::iptables::accept_conditions;
 
+use super::accepted::{Accepted, BridgeWays};
 use super::codes::runtime::{
     FORMER_NETWORK, NATIVE_DROPPED, NATIVE_LACKING, TABLE_CHANGED, UNKNOWN_NETWORK,
 };
@@ -14,7 +16,7 @@ use super::facts::Facts;
 use super::families::{of_own_bridge, of_pod_bridge};
 use super::finding::Finding;
 use super::kernel::Modules;
-use super::network::{Accepted, FILTERS, Filter, forward_rules, has_nf_tables};
+use super::network::{FILTERS, Filter, forward_rules, has_nf_tables};
 use super::network_defaults::UsedDefaults;
 use super::pod_bridge::{bridge_ranges, has_pods_on_bridge, own_ranges};
 use super::view::NETWORK_DEVICES;
@@ -167,7 +169,14 @@ fn dropped(facts: &Facts, filter: &Filter, bridge: &str) -> Option<Finding> {
         .into_iter()
         .chain(operators)
         .collect();
-    let accepted = Accepted::of(&all.join("\n"), &[bridge])?;
+    let mut subnets = subnets(facts, bridge);
+    subnets.retain(|subnet| subnet.first().is_ipv6() == filter.is_six);
+    let ways = BridgeWays {
+        bridges: &[bridge],
+        subnets: &subnets,
+        uplinks: &uplinks(facts, filter.is_six),
+    };
+    let accepted = Accepted::of(&all.join("\n"), &ways)?;
     let lacking = match (accepted.from, accepted.to) {
         (true, true) => return None,
         (true, false) => "what goes to ",
@@ -176,9 +185,20 @@ fn dropped(facts: &Facts, filter: &Filter, bridge: &str) -> Option<Finding> {
     };
     let found =
         format!("{program}: the policy of FORWARD is DROP, and no rule accepts {lacking}{bridge}");
-    let mut subnets = subnets(facts, bridge);
-    subnets.retain(|subnet| subnet.first().is_ipv6() == filter.is_six);
     Some(Finding::new(&NATIVE_DROPPED, found).command(accept(program, &forward, bridge, &subnets)))
+}
+
+/// The interfaces with a default route of a family.
+fn uplinks(facts: &Facts, is_six: bool) -> Vec<String> {
+    let file = if is_six { routes::SIX } else { routes::FOUR };
+    let text = facts.view.text(file).unwrap_or_default();
+    let routes = if is_six {
+        routes::parse("", &text)
+    } else {
+        routes::parse(&text, "")
+    };
+    let default = routes.into_iter().filter(Route::is_default);
+    default.map(|route| route.interface).collect()
 }
 
 /// The rules without the one of the plugin firewall, which accepts only what plugins have connected. Pure.

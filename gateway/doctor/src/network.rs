@@ -8,6 +8,7 @@ use switchyard_core::spec::Subnet;
 use switchyard_linux::packages::Needed;
 use switchyard_linux::report;
 
+use super::accepted::{Accepted, BridgeWays};
 use super::codes::runtime::{
     CNI_CONFIG_SKIPPED, FORWARD_DROP, NO_BRIDGE_PLUGIN, NO_CNI_CONFIG, NO_CNI_PLUGIN, NO_IPTABLES,
 };
@@ -22,9 +23,6 @@ const CONFIGS_MAX: usize = 64;
 
 /// The plugins of the gateway's own bridge network.
 const BRIDGE_PLUGINS: [&str; 4] = ["bridge", "host-local", "firewall", "portmap"];
-
-/// The most lines of the packet filter that are looked at.
-const RULES_MAX: usize = 100_000;
 
 /// The packet filter of a family.
 pub(super) struct Filter {
@@ -266,63 +264,11 @@ pub(super) fn has_nf_tables(facts: &Facts) -> bool {
 
 /// Returns whether the rules drop what comes from all these bridges. Pure.
 fn drops(rules: &str, bridges: &[&str]) -> bool {
-    let accepted = Accepted::of(rules, bridges);
+    let ways = BridgeWays {
+        bridges,
+        subnets: &[],
+        uplinks: &[],
+    };
+    let accepted = Accepted::of(rules, &ways);
     accepted.is_some_and(|accepted| !accepted.from)
-}
-
-/// Which packets of bridges are accepted although the policy drops packets.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Accepted {
-    /// Those that come from a bridge.
-    pub(super) from: bool,
-    /// Those that go to one, or answers at least.
-    pub(super) to: bool,
-}
-
-// === impl Accepted ===
-
-impl Accepted {
-    /// What rules accept of the packets of these bridges; `None` if the policy drops nothing. Pure.
-    pub(super) fn of(rules: &str, bridges: &[&str]) -> Option<Self> {
-        rules.lines().find(|line| *line == "-P FORWARD DROP")?;
-        let mut all = Self::default();
-        for rule in rules.lines().take(RULES_MAX) {
-            let Self { from, to } = Self::by_rule(rule, bridges);
-            all.from |= from;
-            all.to |= to;
-        }
-        Some(all)
-    }
-
-    fn by_rule(rule: &str, bridges: &[&str]) -> Self {
-        let words: Vec<&str> = rule.split_whitespace().collect();
-        if words == ["-A", "FORWARD", "-j", "ACCEPT"] || words.ends_with(&["-j", "CNI-FORWARD"]) {
-            return Self {
-                from: true,
-                to: true,
-            };
-        }
-        if !words.ends_with(&["-j", "ACCEPT"]) {
-            return Self::default();
-        }
-        let names_bridge = |options: &[&str]| {
-            let mut pairs = words.windows(2).enumerate();
-            pairs.any(|(at, pair)| {
-                let is_negated = at > 0 && words[at - 1] == "!";
-                options.contains(&pair[0]) && bridges.contains(&pair[1]) && !is_negated
-            })
-        };
-        let comes = names_bridge(&["-i", "--physdev-in"]);
-        let goes = names_bridge(&["-o"]);
-        // As most firewalls have it, for whatever devices and addresses.
-        let is_general = !words
-            .iter()
-            .any(|word| matches!(*word, "-i" | "-o" | "-s" | "-d" | "-p"));
-        let is_answer = is_general && words.iter().any(|word| word.contains("ESTABLISHED"));
-        Self {
-            // With both it is for neighbours on the bridge.
-            from: comes && !goes,
-            to: goes && !comes || is_answer,
-        }
-    }
 }

@@ -173,7 +173,7 @@ pub(crate) const fn exit_code(code: i32) -> nomad::ExitResult {
 }
 
 /// The network information for an agent: only for a network that belongs to the task alone, not for one that
-/// the agent made, nor the host's.
+/// the agent made, nor the host's. The contract has one address, so it is the one of the bridge's first range.
 fn network(record: &Record, sandbox: Option<&Sandbox>) -> Option<nomad::NetworkOverride> {
     let addresses = &sandbox.filter(|_| record.own_network)?.details.ips;
     let address = addresses.first().map(IpAddr::to_string)?;
@@ -204,3 +204,6 @@ pub(crate) fn isolation(sandbox: &Sandbox) -> nomad::NetworkIsolationSpec {
         hosts_config: None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,13 +2,15 @@
 //!
 //! A removal that fails, or in which the daemon dies, is repeated by a client or by the next start. So that
 //! one tree does not occupy them for ever, the number of tries is stored in an extended attribute of the
-//! tree, and after the last try the tree is set aside for an operator:
+//! tree, and after the last try the tree is set aside for an operator. Where it cannot be stored, as on a node in
+//! a user namespace, each process counts its own tries.
 //!
 //! ```text
 //! <state>/set-aside/<name>-<random>/    could not be removed; the daemon does not touch it again
 //! <run>/set-aside/<name>-<random>/      the same for trees below <run>, since a rename stays on a file system
 //! ```
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,8 +27,11 @@ use crate::base::random::fill_random;
 
 /// Maximum number of tries of the removal of one tree.
 const MAX_TRIES: u8 = 5;
-/// The extended attribute of a tree that counts the tries. Containers cannot write `trusted` attributes.
+/// The extended attribute of a tree that counts the tries. Containers cannot write `trusted` attributes; on a node in a user namespace
+/// nobody can.
 const TRIES_XATTR: &str = "trusted.switchyard.removals";
+/// The most trees whose tries are counted in memory: more than that are objects that a node never has.
+const MAX_COUNTED: usize = 10_000;
 /// The directory of the trees that could not be removed.
 const SET_ASIDE: &str = "set-aside";
 
@@ -36,6 +41,8 @@ pub(crate) struct Trees {
     /// The directories that trees are below; each has a directory for those that are set aside.
     bases: [PathBuf; 2],
     set_aside: Mutex<Vec<PathBuf>>,
+    /// The failed tries of this process of trees on which they cannot be stored.
+    unstored: Mutex<HashMap<PathBuf, u8>>,
 }
 
 impl Trees {
@@ -52,6 +59,7 @@ impl Trees {
         Self {
             bases,
             set_aside: Mutex::new(set_aside),
+            unstored: Mutex::default(),
         }
     }
 
@@ -84,22 +92,44 @@ impl Trees {
     }
 
     fn remove_blocking(&self, path: &Path, cancel: &Cancel) -> Result<()> {
-        let before = tries(path);
+        let before = self.tries(path);
         if before >= MAX_TRIES {
             let why = Error::internal(
                 "no try has finished: the daemon was killed or crashed during each of them",
             );
             return self.set_aside(path, why);
         }
-        record_tries(path, before + 1);
+        let is_stored = record_tries(path, before + 1);
         match remove_tree_blocking(path, cancel) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.unstored.lock().remove(path);
+                Ok(())
+            }
             Err(error) if error.kind() == ErrorKind::Cancelled => {
                 record_tries(path, before);
                 Err(error)
             }
             Err(error) if before + 1 >= MAX_TRIES => self.set_aside(path, error),
-            Err(error) => Err(error),
+            Err(error) => {
+                if !is_stored {
+                    self.count(path, before + 1);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The number of tries to remove a tree so far, as far as they are known.
+    fn tries(&self, path: &Path) -> u8 {
+        let counted = self.unstored.lock().get(path).copied();
+        stored_tries(path).max(counted.unwrap_or(0))
+    }
+
+    /// Keeps the number of tries of a tree on which it cannot be stored.
+    fn count(&self, path: &Path, tries: u8) {
+        let mut unstored = self.unstored.lock();
+        if unstored.len() < MAX_COUNTED || unstored.contains_key(path) {
+            unstored.insert(path.to_path_buf(), tries);
         }
     }
 
@@ -133,13 +163,14 @@ impl Trees {
             error = why.report(),
             "a tree cannot be removed and is set aside: remove it by hand"
         );
+        self.unstored.lock().remove(path);
         self.set_aside.lock().push(target);
         Ok(())
     }
 }
 
-/// Returns the number of tries to remove a tree so far; 0 where its file system has no such attributes.
-fn tries(path: &Path) -> u8 {
+/// Returns the number of tries to remove a tree that is stored; 0 where its file system has no such attributes.
+fn stored_tries(path: &Path) -> u8 {
     let mut value = [0];
     match lgetxattr(path, TRIES_XATTR, &mut value[..]) {
         Ok(1) => value[0],
@@ -147,14 +178,16 @@ fn tries(path: &Path) -> u8 {
     }
 }
 
-fn record_tries(path: &Path, tries: u8) {
+/// Stores the number of tries; `false` without extended attributes, without space for them, and on a node in a user namespace, where the
+/// kernel lets nobody write those that containers cannot write.
+fn record_tries(path: &Path, tries: u8) -> bool {
     match lsetxattr(path, TRIES_XATTR, &[tries], XattrFlags::empty()) {
-        // Without extended attributes, or without space for them, the number of tries is unbounded, as on a node in a user namespace:
-        // the kernel lets nobody there write those that containers cannot write.
-        Ok(())
-        | Err(Errno::NOENT | Errno::OPNOTSUPP | Errno::NOSPC | Errno::DQUOT | Errno::PERM) => {}
+        // There is nothing to remove.
+        Ok(()) | Err(Errno::NOENT) => true,
+        Err(Errno::OPNOTSUPP | Errno::NOSPC | Errno::DQUOT | Errno::PERM) => false,
         Err(errno) => {
-            tracing::debug!(path = %path.display(), error = %errno, "the tries of a removal cannot be counted")
+            tracing::debug!(path = %path.display(), error = %errno, "the tries of a removal cannot be stored");
+            false
         }
     }
 }
@@ -174,16 +207,14 @@ mod tests {
         (Arc::new(Trees::new(dir, Path::new("/nowhere"))), tree)
     }
 
-    /// Runs `work` on a thread in its own mount namespace, with a mount in the tree: an obstacle that makes
-    /// removals fail.
-    fn with_a_mount(tree: &Path, work: impl FnOnce() + Send) {
-        let at = tree.join("below");
+    /// Runs `work` on a thread in its own mount namespace, with a mount: one in the tree is an obstacle that makes removals fail.
+    fn with_a_mount(kind: &str, at: &Path, work: impl FnOnce() + Send) {
         std::thread::scope(|scope| {
             let mounted = move || {
                 let none = None::<&str>;
                 unshare(CloneFlags::CLONE_NEWNS).unwrap();
                 mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
-                mount(Some("tmpfs"), &at, Some("tmpfs"), MsFlags::empty(), none).unwrap();
+                mount(Some(kind), at, Some(kind), MsFlags::empty(), none).unwrap();
                 work();
             };
             scope.spawn(mounted).join().unwrap();
@@ -194,7 +225,7 @@ mod tests {
     fn a_tree_that_cannot_be_removed_is_set_aside_and_told_until_a_person_removes_it() {
         let dir = tempfile::tempdir().unwrap();
         let (all, tree) = trees(dir.path());
-        with_a_mount(&tree, || {
+        with_a_mount("tmpfs", &tree.join("below"), || {
             for _ in 1..MAX_TRIES {
                 assert!(all.remove_blocking(&tree, &Cancel::default()).is_err());
                 assert!(tree.exists() && all.list().is_empty());
@@ -215,6 +246,35 @@ mod tests {
         fs::remove_dir_all(&aside).unwrap();
         all.forget_removed();
         assert!(all.list().is_empty());
+    }
+
+    /// As on a node in a user namespace: the file system `ramfs` has no extended attributes.
+    #[test]
+    fn tries_are_counted_where_they_cannot_be_stored() {
+        let dir = tempfile::tempdir().unwrap();
+        with_a_mount("ramfs", dir.path(), || {
+            let (all, tree) = trees(dir.path());
+            let below = tree.join("below");
+            assert!(!record_tries(&tree, 1) && stored_tries(&tree) == 0);
+            let fails = || assert!(all.remove_blocking(&tree, &Cancel::default()).is_err());
+            // It goes after the second try, and another one has its path.
+            with_a_mount("tmpfs", &below, || (0..2).for_each(|_| fails()));
+            assert_eq!(all.tries(&tree), 2);
+            let stopped = Cancel::default();
+            stopped.cancel();
+            assert!(all.remove_blocking(&tree, &stopped).is_err());
+            assert_eq!(all.tries(&tree), 2, "what was stopped is no try");
+            all.remove_blocking(&tree, &Cancel::default()).unwrap();
+            assert!(!tree.exists() && all.tries(&tree) == 0);
+            fs::create_dir_all(&below).unwrap();
+            with_a_mount("tmpfs", &below, || {
+                (1..MAX_TRIES).for_each(|_| fails());
+                assert!(tree.exists() && all.list().is_empty());
+                all.remove_blocking(&tree, &Cancel::default()).unwrap();
+            });
+            assert!(!tree.exists() && all.list().len() == 1);
+            assert!(all.unstored.lock().is_empty());
+        });
     }
 
     #[test]
@@ -239,7 +299,7 @@ mod tests {
                 ErrorKind::Cancelled
             );
         }
-        assert_eq!(tries(&tree), 0);
+        assert_eq!(all.tries(&tree), 0);
         all.remove_blocking(&tree, &Cancel::default()).unwrap();
         assert!(!tree.exists() && all.list().is_empty());
         all.remove_blocking(&tree, &Cancel::default()).unwrap();

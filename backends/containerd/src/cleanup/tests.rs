@@ -68,7 +68,7 @@ async fn one_that_takes_long_holds_up_nothing_that_comes_later() {
         stop.cancel();
     };
     tokio::join!(
-        in_rounds(|| queue.borrow().len(), next, stop.clone()),
+        in_rounds(CONCURRENCY, || queue.borrow().len(), next, stop.clone()),
         later
     );
     assert_eq!(
@@ -91,7 +91,7 @@ async fn what_fails_waits_for_another_round() {
         tokio::time::sleep(PERIOD * 3 + PERIOD / 2).await;
         stop.cancel();
     };
-    tokio::join!(in_rounds(|| 1, next, stop.clone()), later);
+    tokio::join!(in_rounds(CONCURRENCY, || 1, next, stop.clone()), later);
     assert_eq!(
         *tries.borrow(),
         [1, 2, 3].map(|round| PERIOD.as_secs() * round)
@@ -162,6 +162,26 @@ async fn what_clients_wait_for_is_retried_beside_others_that_hang_and_without_co
             end.close();
         };
         tokio::join!(queue.run_while(|| is_up, stop.clone()), later);
+    }
+}
+
+/// The same.
+#[tokio::test(start_paused = true)]
+async fn more_processors_retry_more_at_once_of_what_clients_wait_for() {
+    for (processors, most) in [(1, 4), (2, 4), (4, 4), (6, 6), (16, 16), (512, 16)] {
+        assert_eq!(awaited_at_once(processors), most);
+        let begun = RefCell::new(0);
+        let stop = CancellationToken::new();
+        let next = || {
+            *begun.borrow_mut() += 1;
+            Some(stop.cancelled())
+        };
+        let later = async {
+            tokio::time::sleep(PERIOD * 3).await;
+            assert_eq!(*begun.borrow(), most, "as many as hang, on {processors}");
+            stop.cancel();
+        };
+        tokio::join!(in_rounds(most, || 1_000, next, stop.clone()), later);
     }
 }
 

@@ -9,6 +9,7 @@ use containerd_client::services::v1 as api;
 use parking_lot::Mutex;
 use switchyard_core::{Error, Result};
 use switchyard_linux::beginning;
+use switchyard_linux::host_features::in_user_namespace;
 
 use crate::base::fs::blocking;
 use crate::base::selinux::set_label;
@@ -104,7 +105,7 @@ impl ContainerdFeatures {
         if let Some(label) = label {
             label_snapshots(&plugins, label).await;
         }
-        let mut known = FeatureSet::of(&plugins, client.namespace());
+        let mut known = FeatureSet::of(&plugins, client.namespace(), in_user_namespace());
         if let Some(root) = overlay_root(&plugins) {
             known.overlay_fault = match overlay_fault(&root, client.instance()).await {
                 Ok(fault) => {
@@ -171,13 +172,16 @@ fn overlay_root(plugins: &[api::Plugin]) -> Option<PathBuf> {
 }
 
 impl FeatureSet {
-    fn of(plugins: &[api::Plugin], namespace: &str) -> Self {
+    /// The features by the list of plugins; the records are in this namespace, and containerd is as this process is in a user namespace or not.
+    fn of(plugins: &[api::Plugin], namespace: &str, in_user_namespace: bool) -> Self {
         let working = || plugins.iter().filter(|plugin| plugin.init_err.is_none());
         let has = |kind: &str, id: &str| {
             working().any(|plugin| plugin.r#type == kind && (id.is_empty() || plugin.id == id))
         };
+        // A layer without those below it is unpacked as the upper directory of an overlay. In a user namespace containerd converts no whiteouts,
+        // and mounts that overlay instead, which the kernel refuses without a lower directory. Some versions offer the ability all the same.
         let rebase = working()
-            .filter(|plugin| plugin.r#type == SNAPSHOTTER)
+            .filter(|plugin| plugin.r#type == SNAPSHOTTER && !in_user_namespace)
             .filter(|plugin| {
                 plugin
                     .capabilities
@@ -263,14 +267,22 @@ mod tests {
             ..plugin("io.containerd.snapshotter.v1", "erofs", &["rebase"])
         };
         let store = plugin("io.containerd.sandbox.store.v1", "local", &[]);
-        let known = FeatureSet::of(&[overlay, native, broken, store], CRI_NAMESPACE);
+        let plugins = [overlay, native, broken, store];
+        let known = FeatureSet::of(&plugins, CRI_NAMESPACE, false);
         assert_eq!(known.rebase, BTreeSet::from(["overlayfs".to_owned()]));
         assert!(known.sandboxes);
+        let contained = FeatureSet::of(&plugins, CRI_NAMESPACE, true);
+        assert!(contained.rebase.is_empty());
+        let same = FeatureSet {
+            rebase: BTreeSet::new(),
+            ..known
+        };
+        assert_eq!(contained, same);
         let none = FeatureSet {
             snapshotters: Some(BTreeMap::new()),
             ..FeatureSet::default()
         };
-        assert_eq!(FeatureSet::of(&[], CRI_NAMESPACE), none);
+        assert_eq!(FeatureSet::of(&[], CRI_NAMESPACE, false), none);
     }
 
     #[test]
@@ -294,6 +306,7 @@ mod tests {
                 broken("blockfile", &long),
             ],
             CRI_NAMESPACE,
+            false,
         );
         let fault = |name: &str| known.snapshotter_fault(name);
         assert_eq!(fault("native"), None);
@@ -327,7 +340,7 @@ mod tests {
         );
         assert_eq!(tried.snapshotter_fault("native"), None);
         // It is not its own alternative.
-        let lacking = FeatureSet::of(&[], CRI_NAMESPACE);
+        let lacking = FeatureSet::of(&[], CRI_NAMESPACE, false);
         let text = lacking.snapshotter_fault("native").unwrap();
         assert!(!text.contains("works on every"), "{text}");
         // Nothing is known of a containerd that was not queried, or has no such service.
@@ -340,7 +353,7 @@ mod tests {
             plugin("io.containerd.sandbox.store.v1", "local", &[]),
             plugin("io.containerd.grpc.v1", "cri", &[]),
         ];
-        assert!(!FeatureSet::of(&plugins, CRI_NAMESPACE).sandboxes);
-        assert!(FeatureSet::of(&plugins, "switchyard").sandboxes);
+        assert!(!FeatureSet::of(&plugins, CRI_NAMESPACE, false).sandboxes);
+        assert!(FeatureSet::of(&plugins, "switchyard", false).sandboxes);
     }
 }

@@ -178,7 +178,9 @@ impl Checkpoints {
         self.context.faults.reach(CrashPoint::CheckpointPaused)?;
         self.dump_processes(&id, &dir, deadline).await?;
         self.context.faults.reach(CrashPoint::CheckpointDumped)?;
-        let upper = upper_of(&self.storage.mounts_of(entry).await?)?;
+        let mounts = self.storage.mounts_of(entry).await?;
+        let upper = upper_of(&mounts)?;
+        let overlay = layer::own_attributes(&mounts);
         let users = self
             .sandboxes
             .table
@@ -186,7 +188,8 @@ impl Checkpoints {
             .users()
             .map(|users| users.map);
         let until = deadline.into_std();
-        bulk(move || layer::write(&upper, users.as_ref(), &dir.join(LAYER), until)).await?;
+        let write = move || layer::write(&upper, users.as_ref(), overlay, &dir.join(LAYER), until);
+        bulk(write).await?;
         self.context.faults.reach(CrashPoint::CheckpointLayered)
     }
 

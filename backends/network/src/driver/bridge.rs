@@ -16,8 +16,8 @@ use super::tables::State;
 use crate::netlink::{
     Address, Bridge, Family, IpFamily, IpPrefix, Ipv4Setting, Ipv6Setting, Link, LinkName, LinkRef,
     Mac, NetNs, NetlinkError, NewLink, Request, Socket, Veth, add_address, delete_address,
-    enable_forwarding, find_link, list_addresses, set_ipv4, set_ipv6, set_mac, set_master, set_mtu,
-    set_up, would_ignore_routers,
+    enable_forwarding, find_link, has_ipv6_address, list_addresses, set_ipv4, set_ipv6, set_mac,
+    set_master, set_mtu, set_up, would_ignore_routers,
 };
 use crate::nft::{NftFamily, NftSubnet};
 
@@ -251,7 +251,8 @@ impl BridgeDriver {
     }
 
     /// Looks whether the node would lose addresses and routes that routers have told it, as soon as it forwards for this bridge: who asks for
-    /// a bridge may be on another node. Reads small files of the kernel, and waits for no other call.
+    /// a bridge may be on another node. One that has its addresses of IPv6 already was led out before somebody has switched forwarding off: with
+    /// IPv4 beside it, containers are connected, and forwarding of IPv6 stays off. Reads small files of the kernel, and waits for no other call.
     ///
     /// # Errors
     /// [`DriverError::RoutersIgnored`], [`DriverError::Links`].
@@ -261,15 +262,32 @@ impl BridgeDriver {
             return Ok(());
         }
         match would_ignore_routers(&[])? {
-            Some(interface) => Err(DriverError::RoutersIgnored {
-                bridge: self.settings.name.to_string(),
-                interface,
-            }),
-            None => Ok(()),
+            Some(interface) if !self.works_without_forwarding()? => {
+                Err(DriverError::RoutersIgnored {
+                    bridge: self.settings.name.to_string(),
+                    interface,
+                })
+            }
+            Some(_) | None => Ok(()),
         }
     }
 
-    /// Lets the node forward packets.
+    /// Returns whether containers are connected while the node does not forward IPv6: the bridge has its addresses of IPv6, and IPv4 beside them.
+    fn works_without_forwarding(&self) -> Result<bool, DriverError> {
+        if !self.families.contains(&NftFamily::Ip4) {
+            return Ok(false);
+        }
+        for gateway in &self.gateways {
+            if let IpAddr::V6(address) = gateway.address()
+                && !has_ipv6_address(&self.settings.name, address)?
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Lets the node forward packets, but not of IPv6 where it would lose by that what routers tell it.
     fn forward(&self) -> Result<(), DriverError> {
         for family in &self.families {
             let (family, version) = match family {
@@ -278,6 +296,15 @@ impl BridgeDriver {
                 // What a bridge forwards by itself.
                 NftFamily::Bridge => continue,
             };
+            if family == IpFamily::V6
+                && let Some(uplink) = would_ignore_routers(&[])?
+            {
+                tracing::warn!(
+                    interface = self.settings.name.as_str(),
+                    "the node does not forward packets of IPv6, and would lose what {uplink} learns from routers if it did: containers reach nothing beyond the node by IPv6, nor do other machines reach their ports. Set accept_ra=2 of each such interface, and then net.ipv6.conf.all.forwarding=1, also in /etc/sysctl.d: `switchyard doctor` has the command (SY103)"
+                );
+                continue;
+            }
             if enable_forwarding(family)? {
                 tracing::info!(
                     interface = self.settings.name.as_str(),

@@ -213,6 +213,19 @@ fn node_that_loses_its_routes_of_ipv6_once_it_forwards() {
         let is_named = |one: &Finding| one.found.ends_with("accept_ra = 1 of eth0");
         assert!(found.iter().all(is_named), "{found:?}");
     }
+    // Forwarding was switched off by hand: the cure costs no route.
+    let found = check(
+        |node| {
+            node.config(dual);
+            node.file("/proc/net/if_inet6", learnt);
+            node.file("/proc/sys/net/ipv6/conf/eth0/accept_ra", "1\n");
+            node.file("/proc/sys/net/ipv6/conf/all/forwarding", "0\n");
+        },
+        &["SY103 warning", "SY314 warning"],
+    );
+    let cure = "sysctl -w net/ipv6/conf/eth0/accept_ra=2 net.ipv6.conf.all.forwarding=1";
+    let mut commands = found.iter().filter_map(|one| one.command.as_deref());
+    assert!(commands.any(|command| command == cure), "{found:?}");
     // The default route alone, beside an address that was given, as where an operator gives addresses.
     let zero = "0".repeat(32);
     let route = format!("{zero} 00 {zero} 00 {zero} 00000400 00000001 00000000 00450003 eth0\n");

@@ -184,6 +184,81 @@ fn forwarded_packets_of_the_bridge_that_are_dropped_one_way() {
     }
 }
 
+/// As operators write it: by the device or the addresses at the other end alone.
+#[test]
+fn forwarded_packets_that_are_accepted_by_an_uplink_or_a_subnet_alone() {
+    let [none, goes, comes, all] = [
+        None,
+        Some("what goes to "),
+        Some("what comes from "),
+        Some(""),
+    ];
+    let from = "-A FORWARD -i switchyard0 -j ACCEPT\n";
+    let to = "-A FORWARD -o switchyard0 -j ACCEPT\n";
+    let state = "-m conntrack --ctstate RELATED,ESTABLISHED";
+    for (first, rule, lacking) in [
+        // Answers that come by one uplink, or all that comes by it.
+        (from, format!("-i eth0 {state}"), none),
+        (from, "-i eth0 -m state --state ESTABLISHED".into(), none),
+        (from, "-i eth0".into(), none),
+        (from, format!("-i eth+ {state}"), none),
+        (from, format!("-i wl+ {state}"), goes),
+        (from, format!("-i eth1 {state}"), goes),
+        (from, format!("! -i eth0 {state}"), goes),
+        (from, "-i eth0 -o docker0".into(), goes),
+        (from, "-i eth0 -p tcp -m tcp --dport 22".into(), goes),
+        (from, "-i eth0 -m mark --mark 0x1".into(), goes),
+        // What begins a connection to a published port, but no answers; some senders alone.
+        (from, "-i eth0 -m conntrack --ctstatus DNAT".into(), goes),
+        (from, "-i eth0 -m conntrack --ctdir ORIGINAL".into(), goes),
+        (from, "-i eth0 -m rpfilter".into(), goes),
+        (
+            from,
+            format!("-i eth0 -m comment --comment \"uplink to all\" {state}"),
+            none,
+        ),
+        // What goes to addresses of the bridge.
+        (from, "-d 172.26.80.0/20".into(), none),
+        (from, format!("-d 172.16.0.0/12 {state}"), none),
+        (from, format!("-d 172.26.80.0/20 -i eth0 {state}"), none),
+        (from, "-d 172.26.80.0/24".into(), goes),
+        (from, "! -d 172.26.80.0/20".into(), goes),
+        (from, "-s 192.0.2.0/24 -d 172.26.80.0/20".into(), goes),
+        // And the other way.
+        (to, "-s 172.26.80.0/20".into(), none),
+        (to, "-s 172.26.80.0/20 -o eth0".into(), none),
+        (to, "-o eth0".into(), none),
+        (to, "-i switchyard+ ! -o switchyard+".into(), none),
+        (
+            to,
+            "-s 172.26.80.0/20 -m conntrack --ctstate NEW".into(),
+            none,
+        ),
+        (to, "-o eth1".into(), comes),
+        (to, "-s 172.26.96.0/20".into(), comes),
+        (to, format!("-s 172.26.80.0/20 {state}"), comes),
+        ("", "-m mark --mark 0x1".into(), all),
+    ] {
+        let rules = format!("{first}-A FORWARD {rule} -j ACCEPT\n");
+        let accepts = |node: &mut TestNode| {
+            forward(node, &rules);
+            let routes = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n\
+                          eth0\t00000000\t01010101\t0003\t0\t0\t0\t00000000\t0\t0\t0\n";
+            node.file("/proc/net/route", routes);
+        };
+        let Some(lacking) = lacking else {
+            check(accepts, &[]);
+            continue;
+        };
+        let found = check(accepts, &["SY316 warning"]);
+        let expected = format!("no rule accepts {lacking}switchyard0");
+        assert!(found[0].found.ends_with(&expected), "{rules}: {found:?}");
+    }
+    // Without a default route no interface is known to be an uplink.
+    let rules = format!("{from}-A FORWARD -i eth0 {state} -j ACCEPT\n");
+    check(|node| forward(node, &rules), &["SY316 warning"]);
+}
+
 #[test]
 fn bridge_of_pods_without_the_kernel_or_the_filter_for_it() {
     let native = "[network.bridge]\ndriver = \"native\"";

@@ -11,6 +11,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use containerd_client::types::Mount;
 use nix::sys::stat::{major, minor};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use switchyard_core::Result;
@@ -22,8 +23,12 @@ use super::{check_deadline, deadline_or_io_error};
 
 /// The prefix of the overlay's own extended attributes.
 const OVERLAY: &str = "trusted.overlay.";
-/// Marks an opaque directory: the entries of the same directory in lower layers are hidden.
-const OPAQUE: &str = "trusted.overlay.opaque";
+/// That of one that is mounted with the option [`USER_XATTR`], as in a user namespace.
+const USER_OVERLAY: &str = "user.overlay.";
+/// The mount option.
+const USER_XATTR: &str = "userxattr";
+/// What follows the prefix in the attribute of an opaque directory: the entries of the same directory in lower layers are hidden.
+const OPAQUE: &str = "opaque";
 /// The prefix of the name of a removed file.
 const WHITEOUT_PREFIX: &str = ".wh.";
 /// The entry that marks an opaque directory.
@@ -44,6 +49,8 @@ const NOBODY: u32 = 65_534;
 struct LayerWriter<'a, W: Write> {
     builder: Builder<W>,
     users: Option<&'a UserNamespace>,
+    /// The prefix of the overlay's own attributes. With another one they are the task's.
+    overlay: &'static str,
     /// Files with several names, by device and inode, and the first name of each.
     names: HashMap<(u64, u64), PathBuf>,
     /// Bytes of [`MAX_PATH_MEMORY`] that are used.
@@ -59,7 +66,18 @@ struct OpenFile {
     data: Metadata,
 }
 
-/// Writes the layer of `upper` into a file. Its ids are those inside the user namespace `users`. Blocks.
+/// The prefix of the extended attributes in which an overlay keeps its own state, by its mount options.
+pub(super) fn own_attributes(mounts: &[Mount]) -> &'static str {
+    let mut options = mounts.iter().flat_map(|mount| &mount.options);
+    if options.any(|option| option == USER_XATTR) {
+        USER_OVERLAY
+    } else {
+        OVERLAY
+    }
+}
+
+/// Writes the layer of `upper` into a file. Its ids are those inside the user namespace `users`, and the overlay's own attributes, which
+/// begin with `overlay`, are left out. Blocks.
 ///
 /// Only what is below `upper` is read, and only regular files are opened for reading: a link or FIFO that is
 /// put in the place of a file neither leads elsewhere nor blocks this.
@@ -69,6 +87,7 @@ struct OpenFile {
 pub(super) fn write(
     upper: &Path,
     users: Option<&UserNamespace>,
+    overlay: &'static str,
     into: &Path,
     until: Instant,
 ) -> Result<()> {
@@ -77,6 +96,7 @@ pub(super) fn write(
         let mut layer = LayerWriter {
             builder,
             users,
+            overlay,
             names: HashMap::new(),
             path_memory: 0,
             until,
@@ -238,9 +258,9 @@ impl<W: Write> LayerWriter<'_, W> {
             return self.builder.append_link(&mut header, name, first);
         }
         let attributes = attributes(&node.path())?;
-        let kept = attributes
-            .iter()
-            .filter(|(key, _)| !key.starts_with(OVERLAY));
+        // Those of a namespace that no container may write are the overlay's, however this one is mounted.
+        let is_of_overlay = |key: &str| key.starts_with(OVERLAY) || key.starts_with(self.overlay);
+        let kept = attributes.iter().filter(|(key, _)| !is_of_overlay(key));
         let kept: Vec<_> = kept
             .map(|(key, value)| (format!("SCHILY.xattr.{key}"), value.as_slice()))
             .collect();
@@ -277,7 +297,8 @@ impl<W: Write> LayerWriter<'_, W> {
             self.account(name)?;
             self.names.insert(key, name.to_path_buf());
         }
-        if attributes.get(OPAQUE).is_some_and(|value| value == b"y") {
+        let opaque = format!("{}{OPAQUE}", self.overlay);
+        if attributes.get(&opaque).is_some_and(|value| value == b"y") {
             self.builder
                 .append_data(&mut plain(0), name.join(OPAQUE_WHITEOUT), io::empty())?;
         }

@@ -195,6 +195,47 @@ fn node_keeps_what_it_learns_from_routers() {
     }
 }
 
+/// As after a restart of the daemon. With forwarding switched off by hand the node has learnt routes, which it keeps; a bridge that was there
+/// before is used for its IPv4 all the same.
+#[test]
+fn bridge_with_ipv6_is_used_after_forwarding_was_switched_off() {
+    let [dual, six] = [&SUBNETS[..], &SUBNETS[1..]];
+    for (subnets, accept_ra, change, forwards) in [
+        (dual, "1", "", Some(false)),
+        (dual, "2", "", Some(true)),
+        (dual, "0", "", Some(true)),
+        // As a bridge for which nothing was ever forwarded.
+        (dual, "1", "addr del fd00:88::1/64 dev swtest0", None),
+        (dual, "1", "link del swtest0", None),
+        // Its containers would reach nothing beyond the node.
+        (six, "1", "", None),
+        (six, "2", "", Some(true)),
+    ] {
+        in_private_netns(|| {
+            let node = Node::new(subnets);
+            let first = Container::new("a");
+            let before = node.driver.attach(&first.request).unwrap();
+            set("ipv6/conf/all/forwarding", "0");
+            ip("link add uplink type veth peer name router");
+            ip("link set router up");
+            ip("link set uplink up");
+            set("ipv6/conf/uplink/accept_ra", accept_ra);
+            ip("addr add 2001:db8:5::7/64 dev uplink nodad valid_lft 1000 preferred_lft 1000");
+            if !change.is_empty() {
+                ip(change);
+            }
+            let next = node.next_driver();
+            adopt(&next, &[first.attachment(Some(&before))], true);
+            let is_used = forwards.is_some();
+            assert_eq!(next.keep_routers().is_ok(), is_used, "{accept_ra} {change}");
+            let attached = next.attach(&Container::new("b").request);
+            assert_eq!(attached.is_ok(), is_used, "{attached:?} {change}");
+            let forwards = forwards.unwrap_or_default();
+            assert_eq!(is_forwarding(IpFamily::V6).unwrap(), forwards);
+        });
+    }
+}
+
 /// Tells all neighbours at the device `eth0` of this thread's namespace, as a router: a default route, and a prefix for their addresses.
 fn advertise() -> nix::Result<usize> {
     let mut message = vec![134, 0, 0, 0, 64, 0];

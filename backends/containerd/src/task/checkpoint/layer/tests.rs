@@ -35,7 +35,7 @@ fn a_layer_has_what_was_written_changed_and_removed() {
         gids: map,
     };
     let into = dir.path().join("layer.tar");
-    write(&upper, Some(&users), &into, soon()).unwrap();
+    write(&upper, Some(&users), OVERLAY, &into, soon()).unwrap();
 
     let seen = entries_of(&into);
     let names: Vec<&str> = seen.keys().map(|name| name.trim_end_matches('/')).collect();
@@ -136,7 +136,7 @@ fn fill_upper(upper: &Path, long: &str) -> UnixListener {
     let socket = UnixListener::bind(upper.join("socket")).unwrap();
     rustix::fs::setxattr(
         upper.join("dir/below"),
-        OPAQUE,
+        "trusted.overlay.opaque",
         b"y",
         rustix::fs::XattrFlags::empty(),
     )
@@ -149,6 +149,56 @@ fn fill_upper(upper: &Path, long: &str) -> UnixListener {
     )
     .unwrap();
     socket
+}
+
+/// In a user namespace overlays are mounted with `userxattr`. What else a task writes there is its own, as the storage of a runtime within
+/// the container.
+#[test]
+fn state_of_an_overlay_is_in_the_attributes_that_it_was_mounted_with() {
+    let mount = |options: &[&str]| Mount {
+        r#type: "overlay".to_owned(),
+        options: options.iter().map(|option| (*option).to_owned()).collect(),
+        ..Default::default()
+    };
+    for (options, of_overlay, of_task) in [
+        (&["upperdir=/u"][..], OVERLAY, USER_OVERLAY),
+        (&["index=off"][..], OVERLAY, USER_OVERLAY),
+        (&["userxattr", "upperdir=/u"][..], USER_OVERLAY, OVERLAY),
+        (&["upperdir=/u", "userxattr"][..], USER_OVERLAY, OVERLAY),
+    ] {
+        let overlay = own_attributes(&[mount(options)]);
+        assert_eq!(overlay, of_overlay);
+        let dir = tempfile::tempdir().unwrap();
+        let upper = dir.path().join("upper");
+        let set = |name: &str, attribute: String| {
+            let path = upper.join(name);
+            fs::create_dir_all(&path).unwrap();
+            let flags = rustix::fs::XattrFlags::empty();
+            rustix::fs::setxattr(path, attribute, b"y", flags).unwrap();
+        };
+        set("hides", format!("{of_overlay}opaque"));
+        set("hides", format!("{of_overlay}impure"));
+        set("shows", format!("{of_task}opaque"));
+        let into = dir.path().join("layer.tar");
+        write(&upper, None, overlay, &into, soon()).unwrap();
+        let seen = entries_of(&into);
+        let marked = |name: &str| seen.contains_key(&format!("{name}/{OPAQUE_WHITEOUT}"));
+        assert!(marked("hides") && !marked("shows"), "{options:?}");
+        let pax = |name: &str| {
+            let mut entries = seen.iter();
+            let found = entries.find(|(path, _)| path.trim_end_matches('/') == name);
+            found.map(|(_, entry)| entry.pax.clone()).unwrap()
+        };
+        assert!(pax("hides").is_empty(), "{options:?}");
+        let kept = (format!("SCHILY.xattr.{of_task}opaque"), b"y".to_vec());
+        // No container writes the other ones.
+        let kept: Vec<_> = [kept]
+            .into_iter()
+            .filter(|_| of_task == USER_OVERLAY)
+            .collect();
+        assert_eq!(pax("shows"), kept, "{options:?}");
+    }
+    assert_eq!(own_attributes(&[]), OVERLAY);
 }
 
 /// A file is read as it was opened, even if its path is replaced in between.
@@ -177,6 +227,7 @@ fn what_takes_the_place_of_a_file_or_directory_is_not_read() {
     let mut layer = LayerWriter {
         builder: Builder::new(Vec::new()),
         users: None,
+        overlay: OVERLAY,
         names: HashMap::new(),
         path_memory: 0,
         until: soon(),
@@ -189,7 +240,7 @@ fn what_takes_the_place_of_a_file_or_directory_is_not_read() {
 
     // Links and FIFOs that exist from the beginning are written as such.
     let into = dir.path().join("layer.tar");
-    write(&upper, None, &into, soon()).unwrap();
+    write(&upper, None, OVERLAY, &into, soon()).unwrap();
     let mut archive = tar::Archive::new(File::open(&into).unwrap());
     let kinds: Vec<_> = archive
         .entries()
@@ -214,7 +265,14 @@ fn a_tree_whose_paths_nobody_could_unpack_is_refused() {
         );
     }
     let into = tempfile::tempdir().unwrap();
-    let refused = write(dir.path(), None, &into.path().join("layer.tar"), soon()).unwrap_err();
+    let refused = write(
+        dir.path(),
+        None,
+        OVERLAY,
+        &into.path().join("layer.tar"),
+        soon(),
+    )
+    .unwrap_err();
     assert!(
         refused.report().contains("longer than 4096 bytes"),
         "{}",
@@ -234,6 +292,7 @@ fn a_layer_that_takes_too_long_is_given_up() {
     let late = write(
         &dir.path().join("upper"),
         None,
+        OVERLAY,
         &dir.path().join("layer.tar"),
         Instant::now(),
     );
