@@ -9,6 +9,7 @@ guest_packages=(
     nfs-kernel-server # a server that the node mounts exports of; tests start it
     policycoreutils selinux-policy-default # for the boot with SELinux in place of AppArmor
     docker.io # the manager of a swarm; tests start it
+    qemu-user-static # runs programs of another architecture; tests register the one that is kept
 )
 guest_kernel=linux-image-cloud-amd64
 guest_suite=bookworm
@@ -50,7 +51,9 @@ make_guest() {
     mapfile -t sources < <(debian_sources)
     mmdebstrap --quiet --variant=minbase --mode=root --include="$(IFS=,; echo "${guest_packages[*]}")" \
         --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
-        --dpkgopt='path-exclude=/usr/share/locale/*' "$guest_suite" "$root" "${sources[@]}"
+        --dpkgopt='path-exclude=/usr/share/locale/*' \
+        --dpkgopt='path-exclude=/usr/bin/qemu-*-static' --dpkgopt='path-include=/usr/bin/qemu-aarch64-static' \
+        "$guest_suite" "$root" "${sources[@]}"
     add_kernel "$dir" "$root"
     version=$(ls "$root/lib/modules")
     make_initrd "$root" "$version" "$dir/initrd.gz"
@@ -142,11 +145,12 @@ END
     # Kept on the disk, so that the boot after a power cut can tell of the one before.
     printf '[Journal]\nStorage=persistent\nSyncIntervalSec=1s\nRateLimitBurst=0\n' \
         >"$root/etc/systemd/journald.conf.d/guest.conf"
-    # Slow, or of no use here; the node's own containerd, dockerd, registry and NFS server would take what the tests start themselves.
+    # Slow, or of no use here; the node's own containerd, dockerd, registry and NFS server would take what the tests start themselves, and
+    # systemd-binfmt would register emulators.
     local unit
     for unit in containerd.service docker.service docker.socket docker-registry.service nfs-server.service nfs-client.target nfs-blkmap.service \
         rpcbind.service rpcbind.socket systemd-networkd-wait-online.service apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer \
-        fstrim.timer e2scrub_all.timer e2scrub_reap.service quota.service quotarpc.service getty@tty1.service serial-getty@ttyS0.service; do
+        fstrim.timer e2scrub_all.timer e2scrub_reap.service systemd-binfmt.service quota.service quotarpc.service getty@tty1.service serial-getty@ttyS0.service; do
         ln -sf /dev/null "$root/etc/systemd/system/$unit"
     done
     rm -f "$root/etc/machine-id"
