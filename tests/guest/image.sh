@@ -6,6 +6,7 @@
 guest_packages=(
     apparmor criu dbus kmod procps systemd-sysv udev
     busybox-static containerd containernetworking-plugins crun docker-registry iproute2 iptables quota runc
+    firewalld # beside the daemon's own tables; a test starts it
     nfs-kernel-server # a server that the node mounts exports of; tests start it
     policycoreutils selinux-policy-default # for the boot with SELinux in place of AppArmor
     docker.io # the manager of a swarm; tests start it
@@ -153,6 +154,8 @@ END
         fstrim.timer e2scrub_all.timer e2scrub_reap.service systemd-binfmt.service quota.service quotarpc.service getty@tty1.service serial-getty@ttyS0.service; do
         ln -sf /dev/null "$root/etc/systemd/system/$unit"
     done
+    # Neither a boot nor a call by the bus starts it; what its package has enabled.
+    rm -f "$root"/etc/systemd/system/{multi-user.target.wants/firewalld.service,dbus-org.fedoraproject.FirewallD1.service}
     rm -f "$root/etc/machine-id"
     # One that stays: with a new one at each boot the journal of the last would not be found.
     tr -d '-' </proc/sys/kernel/random/uuid >"$root/etc/machine-id"

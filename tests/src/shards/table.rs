@@ -377,6 +377,7 @@ pub const SLOW: &[Slow] = slow! {
         210 Version(OtherVersion::Newer);
     }
     shard 7 {
+        100 Fact("firewalld", "firewalld_leaves_published_ports_and_tables_alone_and_is_opened_as_documented");
         20 Test("cri::pod_bridge::bridge_without_pods_is_deleted_when_new_ones_have_the_network_of_cni_again");
         19 Test("hostile::memory::memory_that_a_burst_of_requests_took_goes_back_within_a_minute");
         13 Test("cri::limits::usage_stats_are_reported_and_increase");
