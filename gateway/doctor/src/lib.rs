@@ -37,6 +37,7 @@ mod facts;
 mod families;
 mod features;
 mod finding;
+mod firewalld;
 mod hcl;
 mod kernel;
 mod kubelet;
