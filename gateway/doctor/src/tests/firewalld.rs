@@ -2,10 +2,10 @@
 
 use super::*;
 
-/// The end of zones and policies in force as Debian's package has them.
+/// The policies in force as Debian's package has them.
 const POLICIES: &str =
     "a{sa{sas}} 1 \"allow-host-ipv6\" 2 \"ingress_zones\" 1 \"ANY\" \"egress_zones\" 1 \"HOST\"";
-/// Beginnings of the settings of zones.
+/// Settings of zones, of which the bus tells more.
 const FORWARDS: &str = "a{sv} 3 \"short\" s \"Public\" \"forward\" b true \"target\" s \"default\"";
 const ACCEPTS: &str = "a{sv} 2 \"short\" s \"Trusted\" \"target\" s \"ACCEPT\"";
 
