@@ -66,8 +66,9 @@ impl Firewalld {
             .iter()
             .map(|(_, subnet)| format!(" --add-source={subnet}"));
         let sources: String = sources.collect();
-        let command =
-            format!("firewall-cmd --permanent --zone=trusted{sources} && firewall-cmd --reload");
+        // A reload would drop new connections meanwhile, and before 2.0 the published ports of plugins for good.
+        let trust = format!("--zone=trusted{sources}");
+        let command = format!("firewall-cmd --permanent {trust} && firewall-cmd {trust}");
         Some(Finding::new(&NATIVE_DROPPED, found).command(command))
     }
 
@@ -82,7 +83,8 @@ impl Firewalld {
             .iter()
             .find(|zone| zone.list("sources").iter().any(has_source));
         let by_interface = || {
-            let has = |zone: &&Group| zone.list("interfaces").iter().any(|name| name == bridge);
+            let is_in = |entry: &String| is_interface(entry, bridge);
+            let has = |zone: &&Group| zone.list("interfaces").iter().any(is_in);
             self.zones.iter().find(has)
         };
         let zone = by_source.or_else(by_interface);
@@ -92,14 +94,7 @@ impl Firewalld {
     /// A zone that nothing is known to let anything through: neither its target, nor forwarding within it to another of its interfaces, nor a
     /// policy, whatever that one has for a target.
     fn rejects(&self, facts: &Facts, bridge: &str, zone: &str) -> bool {
-        let is_from = |policy: &Group| policy.list("ingress_zones").iter().any(|name| name == zone);
-        let is_to_any =
-            |policy: &Group| policy.list("egress_zones").iter().any(|name| name == "ANY");
-        if self
-            .policies
-            .iter()
-            .any(|policy| is_from(policy) || is_to_any(policy))
-        {
+        if self.policies.iter().any(|policy| policy.is_about(zone)) {
             return false;
         }
         let settings = ask(facts, OF_ZONES, &["getZoneSettings2", "s", zone]);
@@ -111,8 +106,8 @@ impl Firewalld {
             .iter()
             .filter(|other| other.name == zone)
             .flat_map(|other| other.list("interfaces"));
-        let forwards =
-            settings.contains("\"forward\" b true") && interfaces.any(|name| name != bridge);
+        let forwards = settings.contains("\"forward\" b true")
+            && interfaces.any(|entry| !is_interface(entry, bridge));
         !forwards && !settings.contains("\"target\" s \"ACCEPT\"")
     }
 }
@@ -125,6 +120,23 @@ impl Group {
         found
             .map(|(_, values)| values.as_slice())
             .unwrap_or_default()
+    }
+
+    /// Returns whether this is a policy for what comes from a zone and goes beyond the node. One for all zones has to be one to all, too: that of
+    /// dockerd leads to its own bridges alone. Pure.
+    fn is_about(&self, zone: &str) -> bool {
+        let has = |list: &str, name: &str| self.list(list).iter().any(|known| known == name);
+        let mut to = self.list("egress_zones").iter();
+        (has("ingress_zones", zone) && to.any(|name| name != "HOST"))
+            || (has("ingress_zones", "ANY") && has("egress_zones", "ANY"))
+    }
+}
+
+/// Returns whether an entry of a zone is this interface: its name, or the beginning of its name and `+`. Pure.
+fn is_interface(entry: &str, name: &str) -> bool {
+    match entry.strip_suffix('+') {
+        Some(begin) => name.starts_with(begin),
+        None => entry == name,
     }
 }
 

@@ -4,7 +4,7 @@
 //! run ──► facts           configuration (with network_defaults), daemon's answers, processes: once
 //!   ├──► kernel, features, cgroups (with selinux), storage, systemd   1xx
 //!   ├──► containerd                          2xx
-//!   ├──► network, native, families, name_servers, addresses, address_use (with pod_bridge)   3xx
+//!   ├──► network, native (with firewalld), families, name_servers, addresses, address_use (with pod_bridge)   3xx
 //!   ├──► kubelet                             4xx
 //!   ├──► nomad (with hcl)                    5xx
 //!   ├──► swarm                               6xx

@@ -52,6 +52,10 @@ fn what_firewalld_rejects_of_the_bridge_is_told_until_a_zone_or_a_policy_accepts
             "a{sa{sas}} 1 \"dmz\" 1 \"interfaces\" 1 \"switchyard0\"\n",
             "dmz",
         ),
+        (
+            "a{sa{sas}} 1 \"dmz\" 1 \"interfaces\" 1 \"switchyard+\"\n",
+            "dmz",
+        ),
         // Addresses come before interfaces.
         (
             "a{sa{sas}} 2 \"dmz\" 1 \"sources\" 1 \"172.26.0.0/16\" \"trusted\" 1 \"interfaces\" 1 \"switchyard0\"\n",
@@ -62,7 +66,7 @@ fn what_firewalld_rejects_of_the_bridge_is_told_until_a_zone_or_a_policy_accepts
         let found = check(|node| firewalld(node, zones, POLICIES), &["SY316 warning"]);
         let expected = format!("firewalld: the zone {zone} rejects what comes from switchyard0");
         assert_eq!(found[0].found, expected, "{zones}");
-        let cure = "firewall-cmd --permanent --zone=trusted --add-source=172.26.80.0/20 && firewall-cmd --reload";
+        let cure = "firewall-cmd --permanent --zone=trusted --add-source=172.26.80.0/20 && firewall-cmd --zone=trusted --add-source=172.26.80.0/20";
         assert_eq!(found[0].command.as_deref(), Some(cure), "{zones}");
     }
     let nothing = "a{sa{sas}} 0\n";
@@ -79,6 +83,10 @@ fn what_firewalld_rejects_of_the_bridge_is_told_until_a_zone_or_a_policy_accepts
             "a{sa{sas}} 1 \"trusted\" 1 \"interfaces\" 1 \"switchyard0\"\n",
             POLICIES,
         ),
+        (
+            "a{sa{sas}} 1 \"trusted\" 1 \"interfaces\" 1 \"switch+\"\n",
+            POLICIES,
+        ),
         // As NetworkManager puts uplinks.
         (
             "a{sa{sas}} 1 \"public\" 1 \"interfaces\" 1 \"eth0\"\n",
@@ -92,10 +100,36 @@ fn what_firewalld_rejects_of_the_bridge_is_told_until_a_zone_or_a_policy_accepts
             nothing,
             "a{sa{sas}} 1 \"out\" 2 \"ingress_zones\" 1 \"ANY\" \"egress_zones\" 1 \"ANY\"",
         ),
+        (
+            nothing,
+            "a{sa{sas}} 1 \"out\" 2 \"ingress_zones\" 2 \"dmz\" \"public\" \"egress_zones\" 1 \"external\"",
+        ),
         // An answer that this version does not know.
         ("a{ss} 0\n", POLICIES),
     ] {
         check(|node| firewalld(node, zones, policies), &[]);
+    }
+}
+
+#[test]
+fn policies_for_others_let_nothing_of_the_bridge_through() {
+    let policy = |name: &str, from: &str, to: &str| {
+        format!(
+            "a{{sa{{sas}}}} 1 \"{name}\" 2 \"ingress_zones\" 1 \"{from}\" \"egress_zones\" 1 \"{to}\"\n"
+        )
+    };
+    for (name, from, to) in [
+        // As libvirt and dockerd make them.
+        ("libvirt-routed-out", "libvirt-routed", "ANY"),
+        ("docker-forwarding", "ANY", "docker"),
+        // What goes to the node itself.
+        ("to-node", "public", "HOST"),
+        ("others", "dmz", "external"),
+    ] {
+        let policies = policy(name, from, to);
+        let others = |node: &mut TestNode| firewalld(node, "a{sa{sas}} 0\n", &policies);
+        let found = check(others, &["SY316 warning"]);
+        assert!(found[0].found.contains("the zone public"), "{name}");
     }
 }
 
