@@ -154,8 +154,9 @@ END
         fstrim.timer e2scrub_all.timer e2scrub_reap.service systemd-binfmt.service quota.service quotarpc.service getty@tty1.service serial-getty@ttyS0.service; do
         ln -sf /dev/null "$root/etc/systemd/system/$unit"
     done
-    # Neither a boot nor a call by the bus starts it; what its package has enabled.
-    rm -f "$root"/etc/systemd/system/{multi-user.target.wants/firewalld.service,dbus-org.fedoraproject.FirewallD1.service}
+    # Neither a boot nor a call by the bus starts it; what its package has enabled. It has sysctl run whenever nf_conntrack is loaded, too.
+    rm -f "$root"/etc/systemd/system/{multi-user.target.wants/firewalld.service,dbus-org.fedoraproject.FirewallD1.service} \
+        "$root"/{etc,usr/lib}/modprobe.d/firewalld-sysctls.conf
     rm -f "$root/etc/machine-id"
     # One that stays: with a new one at each boot the journal of the last would not be found.
     tr -d '-' </proc/sys/kernel/random/uuid >"$root/etc/machine-id"
