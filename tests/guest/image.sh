@@ -6,9 +6,11 @@
 guest_packages=(
     apparmor criu dbus kmod procps systemd-sysv udev
     busybox-static containerd containernetworking-plugins crun docker-registry iproute2 iptables quota runc
+    firewalld # beside the daemon's own tables; a test starts it
     nfs-kernel-server # a server that the node mounts exports of; tests start it
     policycoreutils selinux-policy-default # for the boot with SELinux in place of AppArmor
     docker.io # the manager of a swarm; tests start it
+    qemu-user-static # runs programs of another architecture; tests register the one that is kept
 )
 guest_kernel=linux-image-cloud-amd64
 guest_suite=bookworm
@@ -50,7 +52,9 @@ make_guest() {
     mapfile -t sources < <(debian_sources)
     mmdebstrap --quiet --variant=minbase --mode=root --include="$(IFS=,; echo "${guest_packages[*]}")" \
         --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
-        --dpkgopt='path-exclude=/usr/share/locale/*' "$guest_suite" "$root" "${sources[@]}"
+        --dpkgopt='path-exclude=/usr/share/locale/*' \
+        --dpkgopt='path-exclude=/usr/bin/qemu-*-static' --dpkgopt='path-include=/usr/bin/qemu-aarch64-static' \
+        "$guest_suite" "$root" "${sources[@]}"
     add_kernel "$dir" "$root"
     version=$(ls "$root/lib/modules")
     make_initrd "$root" "$version" "$dir/initrd.gz"
@@ -142,13 +146,17 @@ END
     # Kept on the disk, so that the boot after a power cut can tell of the one before.
     printf '[Journal]\nStorage=persistent\nSyncIntervalSec=1s\nRateLimitBurst=0\n' \
         >"$root/etc/systemd/journald.conf.d/guest.conf"
-    # Slow, or of no use here; the node's own containerd, dockerd, registry and NFS server would take what the tests start themselves.
+    # Slow, or of no use here; the node's own containerd, dockerd, registry and NFS server would take what the tests start themselves, and
+    # systemd-binfmt would register emulators.
     local unit
     for unit in containerd.service docker.service docker.socket docker-registry.service nfs-server.service nfs-client.target nfs-blkmap.service \
         rpcbind.service rpcbind.socket systemd-networkd-wait-online.service apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer \
-        fstrim.timer e2scrub_all.timer e2scrub_reap.service quota.service quotarpc.service getty@tty1.service serial-getty@ttyS0.service; do
+        fstrim.timer e2scrub_all.timer e2scrub_reap.service systemd-binfmt.service quota.service quotarpc.service getty@tty1.service serial-getty@ttyS0.service; do
         ln -sf /dev/null "$root/etc/systemd/system/$unit"
     done
+    # Neither a boot nor a call by the bus starts it; what its package has enabled. It has sysctl run whenever nf_conntrack is loaded, too.
+    rm -f "$root"/etc/systemd/system/{multi-user.target.wants/firewalld.service,dbus-org.fedoraproject.FirewallD1.service} \
+        "$root"/{etc,usr/lib}/modprobe.d/firewalld-sysctls.conf
     rm -f "$root/etc/machine-id"
     # One that stays: with a new one at each boot the journal of the last would not be found.
     tr -d '-' </proc/sys/kernel/random/uuid >"$root/etc/machine-id"

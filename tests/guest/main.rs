@@ -9,6 +9,8 @@ mod clock;
 mod contained;
 mod counters;
 mod daemon;
+mod emulation;
+mod firewalld;
 mod former;
 mod installation;
 mod interrupted;
@@ -37,7 +39,7 @@ use node::{GuestFact, GuestNode};
 
 /// All facts but those of [`selinux`], which has a boot of its own, with the module that has them, in the order in which they are shown.
 /// [`contained`] comes before [`nfs`]: where a server of NFS has mounted its files in `/proc`, nobody in a user namespace may mount a `/proc`.
-const ALL: [(&str, &[GuestFact]); 18] = [
+const ALL: [(&str, &[GuestFact]); 20] = [
     ("units", units::FACTS),
     ("daemon", daemon::FACTS),
     ("limits", limits::FACTS),
@@ -50,6 +52,8 @@ const ALL: [(&str, &[GuestFact]); 18] = [
     ("quota", quota::FACTS),
     ("nomad", nomad::FACTS),
     ("nfs", nfs::FACTS),
+    ("emulation", emulation::FACTS),
+    ("firewalld", firewalld::FACTS),
     ("clock", clock::FACTS),
     ("packages", packages::FACTS),
     ("installation", installation::FACTS),

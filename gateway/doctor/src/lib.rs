@@ -4,7 +4,7 @@
 //! run ──► facts           configuration (with network_defaults), daemon's answers, processes: once
 //!   ├──► kernel, features, cgroups (with selinux), storage, systemd   1xx
 //!   ├──► containerd                          2xx
-//!   ├──► network, native (with accepted), families, name_servers, addresses, address_use (with pod_bridge)   3xx
+//!   ├──► network, native (with accepted and firewalld), families, name_servers, addresses, address_use (with pod_bridge)   3xx
 //!   ├──► kubelet                             4xx
 //!   ├──► nomad (with hcl)                    5xx
 //!   ├──► swarm                               6xx
@@ -38,6 +38,7 @@ mod facts;
 mod families;
 mod features;
 mod finding;
+mod firewalld;
 mod hcl;
 mod kernel;
 mod kubelet;

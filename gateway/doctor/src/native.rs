@@ -15,6 +15,7 @@ use super::codes::runtime::{
 use super::facts::Facts;
 use super::families::{of_own_bridge, of_pod_bridge};
 use super::finding::Finding;
+use super::firewalld::Firewalld;
 use super::kernel::Modules;
 use super::network::{FILTERS, Filter, forward_rules, has_nf_tables};
 use super::network_defaults::UsedDefaults;
@@ -72,12 +73,15 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
         let has_six = bridges.iter().any(|(_, has)| has.six);
         found.extend(lacking(facts, has_six));
     }
+    let firewalld = Firewalld::of(facts);
     // The daemon keeps the own bridge, and knows that of pods from its first pod on: before, it has no rules for it.
     let is_known = |bridge: &str| bridge == network.bridge.name || has_ports(facts, bridge);
     for (bridge, has) in bridges.into_iter().filter(|(bridge, _)| is_known(bridge)) {
         let filters = FILTERS.iter();
         let filters = filters.filter(|filter| if filter.is_six { has.six } else { has.four });
         found.extend(filters.filter_map(|filter| dropped(facts, filter, bridge)));
+        let firewalld = firewalld.as_ref();
+        found.extend(firewalld.and_then(|it| it.check(facts, bridge, &subnets(facts, bridge))));
     }
     found
 }

@@ -22,6 +22,7 @@ use super::{
 
 mod daemon;
 mod disks;
+mod firewalld;
 mod ipv6;
 mod native;
 mod node;
@@ -117,6 +118,7 @@ fn codes_are_unique_sorted_and_tested() {
     let tests = [
         include_str!("tests/daemon.rs"),
         include_str!("tests/disks.rs"),
+        include_str!("tests/firewalld.rs"),
         include_str!("tests/ipv6.rs"),
         include_str!("tests/native.rs"),
         include_str!("tests/node.rs"),

@@ -353,6 +353,7 @@ pub const SLOW: &[Slow] = slow! {
         21 Smoke("cri::exits::memory_limit_violation_is_reported_as_oom_killed");
     }
     shard 6 {
+        20 Fact("emulation", "image_for_another_architecture_runs_while_the_kernel_has_its_emulator");
         11 Test("nomad::task_lifecycle::many_waiters_get_the_exit_and_block_no_other_call");
         82 Test("prometheus::alerts::alerts_fire_and_clear_as_parts_of_a_node_fail_and_recover");
         29 Test("swarm::failover::session_moves_to_another_manager_when_the_leader_is_killed");
@@ -376,6 +377,7 @@ pub const SLOW: &[Slow] = slow! {
         210 Version(OtherVersion::Newer);
     }
     shard 7 {
+        100 Fact("firewalld", "firewalld_leaves_published_ports_and_tables_alone_and_is_opened_as_documented");
         20 Test("cri::pod_bridge::bridge_without_pods_is_deleted_when_new_ones_have_the_network_of_cni_again");
         19 Test("hostile::memory::memory_that_a_burst_of_requests_took_goes_back_within_a_minute");
         13 Test("cri::limits::usage_stats_are_reported_and_increase");

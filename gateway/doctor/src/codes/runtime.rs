@@ -150,8 +150,8 @@ pub(in super::super) const NATIVE_LACKING: FindingCode = FindingCode::warning(
 pub(in super::super) const NATIVE_DROPPED: FindingCode = FindingCode::warning(
     "SY316",
     "the packet filter drops what a bridge of the gateway forwards",
-    "Tasks or pods on the bridge reach nothing beyond the node, or their published ports answer on the node alone, or both. The daemon accepts their packets at the end of FORWARD, within a minute: it does not run, or could not.",
-    "Look in the daemon's log why it does not accept them; it needs the program iptables in the variant that has the chain (`iptables-nft` or `iptables-legacy`). Or accept them by these commands, also after each boot. docs/network.md has more about other firewalls.",
+    "Tasks or pods on the bridge reach nothing beyond the node, or their published ports answer on the node alone, or both. The daemon accepts their packets at the end of FORWARD, within a minute: it does not run, or could not. It does not undo what firewalld rejects.",
+    "With firewalld, accept them by these commands, which it keeps. Else look in the daemon's log why it does not accept them; it needs the program iptables in the variant that has the chain (`iptables-nft` or `iptables-legacy`). Or accept them by these commands, also after each boot. docs/network.md has more about other firewalls.",
 );
 pub(in super::super) const TABLE_CHANGED: FindingCode = FindingCode::warning(
     "SY317",

@@ -1,0 +1,392 @@
+//! Debian's firewalld beside a bridge that the daemon makes itself: what it closes, what opens that, and that the daemon's tables and its
+//! published ports stay as they are while firewalld starts, reloads and ends. Another network namespace is the machine beyond the node.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use nix::sched::{CloneFlags, setns};
+use serde_json::json;
+use switchyard_proto::nomad::drivers::proto as nomad;
+use switchyard_tests::host::{SetOnDrop, eventually};
+use switchyard_tests::http;
+use switchyard_tests::nomad::{Agent, TaskSetup};
+
+use crate::node::{GuestFact, GuestNode, LIMIT, property, run};
+use crate::nomad::{agent, task};
+use crate::units::doctor_finds;
+
+pub(crate) const FACTS: &[GuestFact] = &[(
+    "firewalld_leaves_published_ports_and_tables_alone_and_is_opened_as_documented",
+    firewalld_is_opened_as_documented,
+)];
+
+/// The daemon's configuration meanwhile: the driver that a new node has.
+const CONFIG: &str = "/etc/switchyard/config.d/guest-firewalld.toml";
+const NATIVE: &str = "version = 1\n[network]\nisolation = \"bridge\"\ndirect_routing = false\n\
+     [network.bridge]\ndriver = \"native\"\nipv6 = false\n";
+/// The configuration of an agent: on a node without one, `switchyard doctor` takes the bridge for unused.
+const AGENT_DIR: &str = "/etc/nomad.d";
+const AGENT: &str = "/etc/nomad.d/guest-firewalld.hcl";
+const CLIENT: &str = "client {\n  enabled = true\n}\n";
+/// The gateway's own bridge, and its addresses, by default.
+const BRIDGE: &str = "switchyard0";
+const SUBNET: &str = "172.26.80.0/20";
+/// The network namespace of the other machine, and the node's device for the way to it.
+const MACHINE: &str = "guest-far";
+const NAMESPACES: &str = "/run/netns";
+const UPLINK: &str = "guest-far0";
+/// The addresses of the node and of the other machine on that way.
+const NODE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+const THEIRS: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
+/// The published port of the task.
+const PORT: u16 = 18_081;
+/// Serves a page.
+const SERVE: &str = "mkdir -p /local/www && echo hello > /local/www/index.html && exec httpd -f -p 8080 -h /local/www";
+/// The pause between two looks for a connection.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Files of firewalld's configuration: that of the zone `trusted`, which `firewall-cmd` writes, and what docs/network.md has for a zone and
+/// a policy of one's own.
+const TRUSTED: &str = "/etc/firewalld/zones/trusted.xml";
+const TRUSTED_BEFORE: &str = "/etc/firewalld/zones/trusted.xml.old";
+const ZONE: (&str, &str) = (
+    "/etc/firewalld/zones/switchyard.xml",
+    "<zone>\n  <source address=\"172.26.80.0/20\"/>\n</zone>\n",
+);
+const POLICY: (&str, &str) = (
+    "/etc/firewalld/policies/switchyard-out.xml",
+    "<policy target=\"ACCEPT\">\n  <ingress-zone name=\"switchyard\"/>\n  <egress-zone name=\"ANY\"/>\n</policy>\n",
+);
+
+/// Does what is needed to clean up, also after a failure, of which this must hide nothing.
+fn try_run(words: &[&str]) {
+    let ended = Command::new(words[0]).args(&words[1..]).status();
+    if !ended.is_ok_and(|status| status.success()) {
+        println!("{words:?} failed");
+    }
+}
+
+/// The daemon with the driver `native`, and an agent's configuration, until this is dropped.
+struct NativeDriver;
+
+impl NativeDriver {
+    #[track_caller]
+    fn set(node: &GuestNode) -> Self {
+        let set = Self;
+        fs::create_dir_all(AGENT_DIR).expect("root may");
+        fs::write(AGENT, CLIENT).expect("root may");
+        fs::write(CONFIG, NATIVE).expect("root may");
+        run(&["systemctl", "restart", "switchyard"]);
+        node.wait_ready();
+        set
+    }
+}
+
+impl Drop for NativeDriver {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(CONFIG);
+        let _ = fs::remove_file(AGENT);
+        // Only if it is empty.
+        let _ = fs::remove_dir(AGENT_DIR);
+        try_run(&["systemctl", "restart", "switchyard"]);
+    }
+}
+
+/// The other machine, with a server that tells its clients their address. Dropping this removes it.
+struct OtherMachine {
+    listener: TcpListener,
+}
+
+impl OtherMachine {
+    #[track_caller]
+    fn connect() -> Self {
+        let (node, theirs) = (format!("{NODE}/24"), format!("{THEIRS}/24"));
+        run(&["ip", "netns", "add", MACHINE]);
+        let pair = ["type", "veth", "peer", "name", "eth0", "netns", MACHINE];
+        run(&[&["ip", "link", "add", UPLINK][..], &pair].concat());
+        run(&["ip", "addr", "add", &node, "dev", UPLINK]);
+        run(&["ip", "link", "set", UPLINK, "up"]);
+        run(&["ip", "-n", MACHINE, "addr", "add", &theirs, "dev", "eth0"]);
+        run(&["ip", "-n", MACHINE, "link", "set", "eth0", "up"]);
+        let listener = within(|| TcpListener::bind((THEIRS, 0)).expect("the address is its own"));
+        let set = listener.set_nonblocking(true);
+        set.expect("it is a socket");
+        Self { listener }
+    }
+
+    /// Tells each client its address.
+    fn serve_until(&self, is_over: &AtomicBool) {
+        while !is_over.load(Ordering::Acquire) {
+            match self.listener.accept() {
+                Ok((mut stream, client)) => {
+                    // One that is gone needs no answer.
+                    let _ = writeln!(stream, "{}", client.ip());
+                }
+                Err(_) => thread::sleep(PAUSE),
+            }
+        }
+    }
+}
+
+impl Drop for OtherMachine {
+    fn drop(&mut self) {
+        // The device of the node goes with its other end.
+        try_run(&["ip", "link", "delete", UPLINK]);
+        try_run(&["ip", "netns", "delete", MACHINE]);
+        // `ip` has mounted the directory of its namespaces on itself.
+        try_run(&["umount", NAMESPACES]);
+    }
+}
+
+/// Does something on the other machine.
+fn within<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let netns = File::open(Path::new(NAMESPACES).join(MACHINE)).expect("it was made");
+    let done = thread::spawn(move || {
+        setns(netns, CloneFlags::CLONE_NEWNET).expect("root may enter it");
+        work()
+    });
+    done.join().expect("the thread ends")
+}
+
+/// Debian's firewalld with the configuration of its package. Dropping this ends it, and removes what was configured.
+struct Firewalld;
+
+impl Firewalld {
+    #[track_caller]
+    fn start() -> Self {
+        let started = Self;
+        run(&["systemctl", "start", "firewalld"]);
+        Self::wait();
+        started
+    }
+
+    /// Waits until it answers. It has its name on the bus before it has made its rules, and answers when they are there.
+    #[track_caller]
+    fn wait() {
+        let is_running = || {
+            let mut state = Command::new("firewall-cmd");
+            let ended = state.arg("--state").stdout(Stdio::null()).status();
+            ended.is_ok_and(|status| status.success())
+        };
+        assert!(eventually(LIMIT, is_running), "firewalld does not run");
+    }
+
+    /// Has it read its configuration again. An emulated one may take longer than the 25 seconds for which its client waits.
+    #[track_caller]
+    fn reload(how: &str) {
+        try_run(&["firewall-cmd", how]);
+        Self::wait();
+    }
+}
+
+impl Drop for Firewalld {
+    fn drop(&mut self) {
+        // It has asked the second one whether root may.
+        try_run(&["systemctl", "stop", "firewalld", "polkit"]);
+        for file in [TRUSTED, TRUSTED_BEFORE, ZONE.0, POLICY.0] {
+            let _ = fs::remove_file(file);
+        }
+    }
+}
+
+/// A task of Nomad on the gateway's own bridge, with a port, and who reaches whom. Dropping this ends the task.
+struct Connections<'a> {
+    machine: &'a OtherMachine,
+    agent: &'a Agent,
+    task: &'a TaskSetup,
+}
+
+impl Connections<'_> {
+    /// The address that the other machine sees when the task connects to it; `None` if it does not get there.
+    fn seen_beyond(&self) -> Option<String> {
+        let port = self.machine.listener.local_addr();
+        let port = port.expect("it is bound").port();
+        let command = format!("nc -w 10 {THEIRS} {port} </dev/null");
+        let (machine, is_over) = (self.machine, AtomicBool::new(false));
+        let output = thread::scope(|scope| {
+            scope.spawn(|| machine.serve_until(&is_over));
+            let _over = SetOnDrop(&is_over);
+            let words = ["sh", "-c", command.as_str()];
+            self.agent.driver().exec(self.task.id(), &words, LIMIT)
+        });
+        let output = output.unwrap_or_else(|status| panic!("{command}: {status}"));
+        (output.code == 0).then(|| output.stdout.trim_end().to_owned())
+    }
+
+    #[track_caller]
+    fn assert_leave(&self, when: &str) {
+        let expected = Some(NODE.to_string());
+        let mut last = None;
+        let is_open = eventually(LIMIT, || {
+            last = self.seen_beyond();
+            last == expected
+        });
+        assert!(is_open, "{when}: the other machine sees {last:?}");
+    }
+
+    #[track_caller]
+    fn assert_do_not_leave(&self, when: &str) {
+        let is_closed = eventually(LIMIT, || self.seen_beyond().is_none());
+        assert!(is_closed, "{when}: the task reaches the other machine");
+    }
+
+    /// The published port is reached from the node and from the other machine.
+    #[track_caller]
+    fn assert_come_in(&self, when: &str) {
+        let ask = || {
+            let page = http::get(SocketAddr::from((NODE, PORT)), "/");
+            page.is_ok_and(|page| page.text() == "hello\n")
+        };
+        assert!(eventually(LIMIT, ask), "{when}: not from the node");
+        let is_reached = within(move || eventually(LIMIT, ask));
+        assert!(is_reached, "{when}: not from the other machine");
+    }
+}
+
+impl Drop for Connections<'_> {
+    fn drop(&mut self) {
+        // Also after a failure: with it, the facts of packages could not go back to an earlier version.
+        if let Err(status) = self.agent.driver().destroy(self.task.id(), true) {
+            println!("the task stays: {status}");
+        }
+    }
+}
+
+/// A task that serves a page at a published port.
+fn server(agent: &Agent, image: &str) -> TaskSetup {
+    let mut server = task(agent, image, SERVE, json!({ "ports": ["http"] }));
+    let published = nomad::PortMapping {
+        label: "http".to_owned(),
+        value: PORT.into(),
+        to: 8080,
+        host_ip: NODE.to_string(),
+    };
+    let resources = server.config.resources.as_mut();
+    resources.expect("it has some").ports.push(published);
+    server
+}
+
+/// What the daemon has in its tables, and whether these are intact.
+fn tables() -> String {
+    run(&["switchyard", "network", "show"])
+}
+
+#[track_caller]
+fn assert_tables_are(expected: &str, when: &str) {
+    let is_so = eventually(LIMIT, || tables() == expected);
+    assert!(is_so, "{when}: {} instead of {expected}", tables());
+}
+
+/// What `switchyard doctor` says of packets that are not let through.
+fn told() -> Vec<String> {
+    let found = doctor_finds().into_iter();
+    found
+        .filter(|(kind, _)| kind == "SY316 warning")
+        .map(|(_, found)| found)
+        .collect()
+}
+
+/// Polls, since an emulated firewalld may answer later than the 5 seconds for which `switchyard doctor` waits.
+#[track_caller]
+fn assert_told(expected: &[&str], when: &str) {
+    let mut last = Vec::new();
+    let is_so = eventually(LIMIT, || {
+        last = told();
+        last == expected
+    });
+    assert!(is_so, "{when}: {last:?}");
+}
+
+fn firewalld_is_opened_as_documented(node: &GuestNode) {
+    assert_eq!(property("firewalld", "ActiveState"), "inactive");
+    let driver = NativeDriver::set(node);
+    let machine = OtherMachine::connect();
+    let agent = agent();
+    let mut task = server(&agent, &node.image());
+    let started = agent.driver().start(&task.config);
+    started.unwrap_or_else(|status| panic!("{status}"));
+    let connections = Connections {
+        machine: &machine,
+        agent: &agent,
+        task: &task,
+    };
+    connections.assert_come_in("before firewalld");
+    connections.assert_leave("before firewalld");
+    let before = tables();
+    assert!(before.contains("intact"), "{before}");
+    let firewalld = Firewalld::start();
+    connections.assert_come_in("beside firewalld");
+    connections.assert_do_not_leave("beside firewalld");
+    assert_tables_are(&before, "beside firewalld");
+    let rejected = format!("firewalld: the zone public rejects what comes from {BRIDGE}");
+    assert_told(&[&rejected], "beside firewalld");
+    assert_is_opened(&connections, &before);
+    drop(firewalld);
+    connections.assert_leave("after firewalld");
+    connections.assert_come_in("after firewalld");
+    assert_tables_are(&before, "after firewalld");
+
+    drop(connections);
+    task.remove_cgroups();
+    drop(agent);
+    drop(machine);
+    drop(driver);
+    node.wait_ready();
+    // The network of the task ends behind the answer.
+    let is_cleared = || {
+        let cleared = Command::new("switchyard")
+            .args(["network", "clear"])
+            .output();
+        cleared.is_ok_and(|ended| ended.status.success())
+    };
+    assert!(eventually(LIMIT, is_cleared), "the tables are left");
+    run(&["ip", "link", "delete", BRIDGE]);
+}
+
+/// Each way of docs/network.md lets the task reach the other machine, and leaves the daemon's tables and the published port as they were.
+#[track_caller]
+fn assert_is_opened(connections: &Connections<'_>, before: &str) {
+    // The other rules come first, and theirs all the same.
+    let accept = ["FORWARD", "-i", BRIDGE, "-j", "ACCEPT"];
+    run(&[&["iptables", "-I"][..], &accept].concat());
+    connections.assert_do_not_leave("with an accept for iptables");
+    run(&[&["iptables", "-D"][..], &accept].concat());
+
+    // What no zone has is in the default one, and may go to the devices that were put into it, as NetworkManager puts uplinks.
+    let uplink = |verb: &str| {
+        let change = format!("--{verb}-interface={UPLINK}");
+        run(&["firewall-cmd", "--zone=public", &change]);
+    };
+    uplink("add");
+    connections.assert_leave("with the uplink in the default zone");
+    uplink("remove");
+    connections.assert_do_not_leave("without the uplink there");
+
+    let source = format!("--add-source={SUBNET}");
+    let trust = ["--zone=trusted", source.as_str()];
+    run(&[&["firewall-cmd", "--permanent"][..], &trust].concat());
+    connections.assert_do_not_leave("in the zone trusted, but not yet");
+    run(&[&["firewall-cmd"][..], &trust].concat());
+    connections.assert_leave("in the zone trusted");
+    Firewalld::reload("--reload");
+    connections.assert_leave("in the zone trusted");
+    connections.assert_come_in("in the zone trusted");
+    assert_told(&[], "in the zone trusted");
+    assert_tables_are(before, "after a reload");
+
+    fs::remove_file(TRUSTED).expect("it was written");
+    for (file, text) in [ZONE, POLICY] {
+        fs::write(file, text).expect("root may");
+    }
+    Firewalld::reload("--complete-reload");
+    connections.assert_leave("by a policy");
+    connections.assert_come_in("by a policy");
+    assert_told(&[], "by a policy");
+    assert_tables_are(before, "after a complete reload");
+}
