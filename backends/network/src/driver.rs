@@ -268,8 +268,9 @@ impl BridgeDriver {
             Err(error) if error.is_missing() => {
                 // Others have deleted a table, and the daemon has not noticed it yet; or it is the first container that is pinned.
                 self.note(state, &request.holder, elements.clone());
-                match self.tables.restore_locked(state) {
-                    Ok(_) => return Ok(()),
+                let families: Vec<_> = changes.iter().map(|change| change.family).collect();
+                match self.tables.restore_for(state, &families) {
+                    Ok(()) => return Ok(()),
                     Err(error) => error,
                 }
             }

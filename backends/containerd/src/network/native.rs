@@ -91,6 +91,8 @@ pub(crate) struct NativeBridges {
     knows_all: AtomicBool,
     /// Notified when connections may go on to where a port led before.
     past_flows: Notify,
+    /// Notified when an attachment has found a table that cannot be restored and that it does without: it is tried again, and told.
+    fell_behind: Notify,
     /// Notified when a bridge, or a subnet of one, has got its first container or is gone: filters of iptables may drop what it forwards, or have
     /// rules for it.
     bridges_changed: Notify,
@@ -191,6 +193,7 @@ impl NativeBridges {
             in_use: CancellationToken::new(),
             knows_all: AtomicBool::new(false),
             past_flows: Notify::new(),
+            fell_behind: Notify::new(),
             bridges_changed: Notify::new(),
             threads: Arc::new(Semaphore::new(THREADS)),
             files: BlockingPool::new(threads::FILES_POOL, recovery::READ_LIMIT),
@@ -325,10 +328,15 @@ impl NativeBridges {
         let NativeRequest { driver, request } = asked.clone();
         let attach = move |tables: &BridgeTables| {
             let is_new = !tables.knows(&driver);
-            (is_new, driver.attach(&request))
+            let was_behind = tables.is_behind();
+            let attached = driver.attach(&request);
+            (is_new, !was_behind && tables.is_behind(), attached)
         };
-        let (is_new, attached) = self.call(attach).await?;
+        let (is_new, fell_behind, attached) = self.call(attach).await?;
         self.past_flows.notify_one();
+        if fell_behind {
+            self.fell_behind.notify_one();
+        }
         if is_new {
             self.bridges_changed.notify_one();
         }

@@ -133,7 +133,13 @@ impl NativeBridges {
             } else {
                 backoff.pause()
             };
-            match timeout(pause, changed(&mut monitor, own)).await {
+            let noticed = async {
+                tokio::select! {
+                    changed = changed(&mut monitor, own) => changed,
+                    () = self.fell_behind.notified() => Ok(()),
+                }
+            };
+            match timeout(pause, noticed).await {
                 Ok(Ok(())) => sleep(SETTLE).await,
                 // Another one is opened.
                 Ok(Err(error)) => {

@@ -5,6 +5,22 @@ use switchyard_linux::host_features::in_user_namespace;
 use super::*;
 use crate::nft::socket::MAX_SEND;
 
+impl NftTables {
+    /// Makes an empty table that only this socket may change, and that ends with it. There must be none.
+    pub(crate) fn own_table(&mut self, family: NftFamily) {
+        let first = self.socket.sequences(3);
+        let action = Action::AddTable;
+        let steps = [TableStep { family, action }];
+        let mut sent = transaction(self.table.as_str(), &steps, first, None, true).unwrap();
+        // The flags are the last value before the end of the batch, which has only headers: NFT_TABLE_F_OWNER.
+        let end = sent.bytes.len() - 20;
+        sent.bytes[end - 1] = 2;
+        self.socket.send(&sent.bytes).unwrap();
+        let answers = self.socket.answers().unwrap();
+        assert_eq!(verdict(&answers, sent.first, sent.steps), Verdict::Done);
+    }
+}
+
 /// The variable by which the test below starts this program again.
 const INSIDE: &str = "SWITCHYARD_TEST_TABLES_INSIDE";
 
