@@ -376,7 +376,7 @@ crash_points! {
         AddressesReleased: Kill,
     }
     /// Creating a task with NET_ADMIN, before its first step, in a sandbox that sends with its own addresses alone. The first point is also one of
-    /// a start of a stopped sandbox that has such a task, before its first step.
+    /// a start of a stopped sandbox that has such a task, before its first step; the second one of an attachment or a recovery that comes at the same time.
     AllowNetAdmin {
         /// It is stored that the sandbox sends with any address from now on.
         NetAdminNoted: Kill,

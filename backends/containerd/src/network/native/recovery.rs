@@ -9,7 +9,7 @@ use switchyard_core::id::SandboxId;
 use switchyard_core::{Error, Result};
 use switchyard_network::driver::BridgeTables;
 
-use super::pins::{has_net_admin, is_pinned};
+use super::pins::{PinnedSandbox, has_net_admin, is_pinned, noted};
 use super::{NATIVE, NativeAttachment, NativeBridges};
 use crate::base::error::{from_cni, from_network};
 use crate::base::fs::ids_below;
@@ -24,6 +24,18 @@ pub(super) struct FoundAttachments {
     pub(super) all: Vec<NativeAttachment>,
     /// True if a journal could not be read.
     pub(super) has_unread: bool,
+}
+
+impl NativeAttachment {
+    /// The sandbox, if it is pinned.
+    fn pinned(&self, layout: &Layout) -> Option<PinnedSandbox> {
+        self.attachment.pin?;
+        Some(PinnedSandbox {
+            driver: Arc::clone(&self.driver),
+            holder: self.attachment.holder.clone(),
+            dirs: layout.sandbox(self.id),
+        })
+    }
 }
 
 impl NativeBridges {
@@ -70,16 +82,32 @@ impl NativeBridges {
             return None;
         }
         let adopted = all.len();
+        let pinned: Vec<PinnedSandbox> = all.iter().filter_map(|one| one.pinned(layout)).collect();
         let adopt = move |tables: &BridgeTables| {
             let all = all.iter();
             tables.adopt(all.map(|one| (&*one.driver, &one.attachment)), !has_unread);
         };
-        if let Err(error) = self.call(adopt).await {
+        let taken_over = async {
+            self.call(adopt).await?;
+            self.unpin_overtaken(layout, pinned).await
+        };
+        if let Err(error) = taken_over.await {
             self.knows_all.store(false, Ordering::Relaxed);
             log_not_restored(&error);
         }
         self.in_use.cancel();
         Some(adopted)
+    }
+
+    /// Lets those sandboxes go in which a task with NET_ADMIN was created while their journals were read, behind their pins.
+    ///
+    /// # Errors
+    /// Those of [`NativeBridges::unpin_noted`]; `Internal` if the disk does not tell, `Unavailable` if it hangs.
+    async fn unpin_overtaken(&self, layout: &Layout, pinned: Vec<PinnedSandbox>) -> Result<()> {
+        let dir = layout.all_sandbox_state();
+        let object = format!("the notes of NET_ADMIN in {}", dir.display());
+        let noted = self.files.run(object, move || noted(pinned)).await?;
+        self.unpin_noted(noted).await
     }
 
     /// Reads the journals of all sandboxes on a thread of its own.
