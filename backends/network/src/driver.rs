@@ -164,7 +164,7 @@ impl BridgeDriver {
     /// [`DriverError::SubnetTaken`], [`DriverError::BridgeFull`], [`DriverError::RoutersIgnored`], [`DriverError::PortTaken`],
     /// [`DriverError::Links`], [`DriverError::Rules`]; [`DriverError::NotUndone`] if something of it is left.
     pub fn attach(&self, request: &AttachRequest) -> Result<Attached, DriverError> {
-        self.abandoned.call_once(|| self.forget_abandoned_flows());
+        self.forget_abandoned_flows();
         let assigned = self.pool.assign(&request.holder, &request.addresses)?;
         reach(CrashPoint::AddressesAssigned);
         let addresses: Vec<_> = assigned.iter().map(|one| one.address).collect();
@@ -173,8 +173,13 @@ impl BridgeDriver {
     }
 
     /// Removes the connections of UDP and SCTP that still lead to former containers of a predecessor. It knew which these are, and may have
-    /// been killed behind the answer to a detachment.
-    fn forget_abandoned_flows(&self) {
+    /// been killed behind the answer to a detachment. Done once, by the first attachment at the latest. Call it before for each bridge that a
+    /// predecessor had: their ports may be published on another one. Blocks, as [`BridgeTables::forget_past_flows`].
+    pub fn forget_abandoned_flows(&self) {
+        self.abandoned.call_once(|| self.remove_abandoned_flows());
+    }
+
+    fn remove_abandoned_flows(&self) {
         let in_use = match self.pool.in_use() {
             Ok(in_use) => in_use.into_iter(),
             Err(error) => {

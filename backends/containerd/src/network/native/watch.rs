@@ -88,17 +88,17 @@ impl NativeBridges {
         }
     }
 
-    /// Removes the connections that go on to where a port led before, once for several attachments and detachments, behind the answers to
-    /// them. Never ends. Cancel-safe.
+    /// Removes the connections that go on to where a port led before: first those that predecessors have left, of all bridges on record, and then
+    /// once for several attachments and detachments, behind the answers to them. Never ends. Cancel-safe.
     async fn forget_past_flows(&self) {
+        self.in_use.cancelled().await;
+        let others: Vec<_> = self.others.lock().values().cloned().collect();
+        for driver in others.into_iter().chain([Arc::clone(&self.own)]) {
+            log_flows_stay(self.call(move |_| driver.forget_abandoned_flows()).await);
+        }
         loop {
             self.past_flows.notified().await;
-            if let Err(error) = self.call(BridgeTables::forget_past_flows).await {
-                tracing::debug!(
-                    error = error.report(),
-                    "connections to ports of former containers stay"
-                );
-            }
+            log_flows_stay(self.call(BridgeTables::forget_past_flows).await);
         }
     }
 
@@ -225,6 +225,15 @@ async fn changed(monitor: &mut Option<PolledMonitor>, own: Option<u32>) -> Resul
     match monitor {
         Some(monitor) => monitor.changed(own).await,
         None => std::future::pending().await,
+    }
+}
+
+fn log_flows_stay(removed: Result<()>) {
+    if let Err(error) = removed {
+        tracing::debug!(
+            error = error.report(),
+            "connections to ports of former containers stay"
+        );
     }
 }
 
