@@ -52,7 +52,7 @@ use crate::nft::{BridgeRules, Element, Flows, NftFamily};
 use container::forwarding_port;
 use elements::{
     TakenPort, changes, container_elements, flows_of_ended, flows_of_published, is_pin, is_taken,
-    port_taken, taken_of,
+    port_taken, taken_by,
 };
 use names::{host_link, ifb_link};
 use tables::{KnownAttachment, State};
@@ -315,11 +315,12 @@ impl BridgeDriver {
         holder: &Holder,
         elements: &BTreeSet<Element>,
     ) -> Option<TakenPort> {
+        let taken_by = taken_by(elements);
         let others = state.attachments.values();
         let mut others = others.filter(|known| known.holder != *holder);
         let known = others.find_map(|known| {
-            let element = taken_of(elements, &known.elements)?;
-            Some((element.clone(), Some(known.holder.clone())))
+            let element = taken_by(&known.elements)?;
+            Some((element, Some(known.holder.clone())))
         });
         if known.is_some() {
             return known;
@@ -327,7 +328,7 @@ impl BridgeDriver {
         let kernel = state.kernel(self.tables.name()).ok()?;
         self.families.iter().find_map(|family| {
             let table = kernel.tables.read(*family).ok().flatten()?;
-            Some((taken_of(elements, table.elements())?.clone(), None))
+            Some((taken_by(table.elements())?, None))
         })
     }
 
