@@ -339,6 +339,11 @@ crash_points! {
         /// The network is no longer stored.
         ClusterBridgeForgotten: Kill,
     }
+    /// The start of a daemon that decides which range of IPv6 its own bridge has by itself.
+    RecordOwnIpv6 {
+        /// It is stored, and the bridge does not have it yet.
+        OwnIpv6Recorded: Kill,
+    }
     /// The start of a daemon whose pods are on a bridge of the gateway.
     MarkPodBridge {
         /// It is stored that pods of this gateway are on their bridge.
