@@ -11,7 +11,8 @@ impl NftTables {
         let first = self.socket.sequences(3);
         let action = Action::AddTable;
         let steps = [TableStep { family, action }];
-        let mut sent = transaction(self.table.as_str(), &steps, first, None, true).unwrap();
+        let mut sent =
+            transaction(self.table.as_str(), &steps, first, None, true, MAX_SEND).unwrap();
         // The flags are the last value before the end of the batch, which has only headers: NFT_TABLE_F_OWNER.
         let end = sent.bytes.len() - 20;
         sent.bytes[end - 1] = 2;
@@ -43,6 +44,16 @@ fn tables_of_another_process() {
     let many = (1..=20_000)
         .map(|number| port(number, "10.88.0.2"))
         .collect();
+    // As where the machine allows no more: nothing of it is done, and the next one passes.
+    let max = std::mem::replace(&mut tables.socket.longest_send, 1 << 16);
+    let error = tables.restore(NftFamily::Ip4, &many).unwrap_err();
+    assert!(
+        matches!(error, NftError::TooLarge { max } if max == 1 << 16),
+        "{error:?}"
+    );
+    let found = tables.read(NftFamily::Ip4).unwrap().unwrap();
+    assert_eq!(found.elements(), &elements(NftFamily::Ip4));
+    tables.socket.longest_send = max;
     match tables.restore(NftFamily::Ip4, &many) {
         Ok(_) => {}
         Err(NftError::TooLarge { max }) => {
