@@ -7,6 +7,7 @@ use std::time::Duration;
 use switchyard_cni as cni;
 use switchyard_core::id::SandboxId;
 use switchyard_core::{Error, Result};
+use switchyard_linux::report;
 use switchyard_network::driver::BridgeTables;
 
 use super::pins::{PinnedSandbox, has_net_admin, is_pinned, noted};
@@ -51,7 +52,11 @@ impl NativeBridges {
                 adopted,
                 "the rules of the gateway's bridges are as they should be"
             ),
-            Ok(Err(error)) => log_not_restored(&from_network(error)),
+            // The first look of the watch comes right behind it, and tells it.
+            Ok(Err(error)) => tracing::debug!(
+                error = report(&error),
+                "the rules of the gateway's bridges are not restored yet: trying again"
+            ),
             Err(error) => log_not_restored(&error),
         }
     }
