@@ -264,27 +264,29 @@ impl BridgeDriver {
             return Ok(());
         }
         let changes = changes(&elements, &self.families, true);
-        let kernel = state.kernel(self.tables.name())?;
-        let error = match kernel.tables.change(&changes) {
-            Ok(()) => {
+        let families: Vec<_> = changes.iter().map(|change| change.family).collect();
+        let is_behind = families.iter().any(|family| state.behind.contains(family));
+        let changed = state.kernel(self.tables.name())?.tables.change(&changes);
+        let error = match changed {
+            Ok(()) if !is_behind => {
                 self.note(state, &request.holder, elements);
                 return Ok(());
             }
-            Err(error) if error.is_missing() => {
-                // Others have deleted a table, and the daemon has not noticed it yet; or it is the first container that is pinned.
-                self.note(state, &request.holder, elements.clone());
-                let families: Vec<_> = changes.iter().map(|change| change.family).collect();
-                match self.tables.restore_for(state, &families) {
-                    Ok(()) => return Ok(()),
-                    Err(error) => error,
-                }
-            }
-            Err(error) => {
+            Err(error) if !error.is_missing() => {
                 if !is_taken(&error) {
                     // It may be done all the same, without an answer: then it is withdrawn with the rest.
                     self.note(state, &request.holder, elements.clone());
                 }
                 error.into()
+            }
+            // Others have deleted a table, and the daemon has not noticed it yet; or it is the first container that is pinned; or the table has no
+            // rules for its elements.
+            Ok(()) | Err(_) => {
+                self.note(state, &request.holder, elements.clone());
+                match self.tables.restore_for(state, &families) {
+                    Ok(()) => return Ok(()),
+                    Err(error) => error,
+                }
             }
         };
         Err(self.of_ports(state, request, &elements, error))
@@ -372,6 +374,9 @@ impl BridgeDriver {
         let known = state.attachments.get(&host);
         let elements = known.into_iter().flat_map(|known| &known.elements);
         let pins: BTreeSet<Element> = elements.filter(|one| is_pin(one)).cloned().collect();
+        if pins.is_empty() {
+            return Ok(());
+        }
         state.withdraw(self.tables.name(), &pins, &self.families)?;
         reach(CrashPoint::PinsWithdrawn);
         if let Some(known) = state.attachments.get_mut(&host) {

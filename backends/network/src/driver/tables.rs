@@ -57,8 +57,8 @@ pub(super) struct State {
     families: BTreeSet<NftFamily>,
     /// Whether the attachments of all former processes are known: until then nothing is taken for something that a kill has left.
     knows_all: bool,
-    /// Whether a table could not be restored when that was last tried.
-    is_behind: bool,
+    /// The families whose tables could not be restored when that was last tried: they may lack rules, also if they take elements.
+    pub(super) behind: BTreeSet<NftFamily>,
 }
 
 /// What became of the tables of all families in a repair.
@@ -427,7 +427,7 @@ impl BridgeTables {
     /// says why.
     #[must_use]
     pub fn is_behind(&self) -> bool {
-        self.lock().is_behind
+        !self.lock().behind.is_empty()
     }
 
     fn restore_locked(&self, state: &mut State) -> Result<Restored, DriverError> {
@@ -436,7 +436,7 @@ impl BridgeTables {
             failed: Vec::new(),
         };
         if !state.is_needed() {
-            state.is_behind = false;
+            state.behind.clear();
             return Ok(restored);
         }
         let all = self.elements(state);
@@ -460,7 +460,7 @@ impl BridgeTables {
                 Err(error) => restored.failed.push((family, error)),
             }
         }
-        state.is_behind = !restored.failed.is_empty();
+        state.behind = restored.failed.iter().map(|(family, _)| *family).collect();
         // Clients that sent while a port was missing would not be led to the container.
         let repairs = restored.repairs.iter();
         let published = repairs.filter(|(_, repair)| repair.has_published());

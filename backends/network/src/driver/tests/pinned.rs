@@ -418,3 +418,41 @@ fn table_of_pins_that_the_kernel_refuses_keeps_no_other_one_back() {
         assert_eq!(pair.pins(), 5);
     });
 }
+
+/// A table that has lost its rules takes elements all the same, by which nobody is pinned.
+#[test]
+fn container_is_not_pinned_by_a_table_whose_rules_cannot_be_restored() {
+    in_private_netns(|| {
+        let pair = Pair::new(|_| {});
+        let tables = &pair.node.driver.tables;
+        let limit_send = |max| {
+            let mut state = tables.lock();
+            let kernel = state.kernel(tables.name()).unwrap();
+            kernel.tables.limit_send(max)
+        };
+        let attach = |id, is_pinned| {
+            let mut container = Container::new(id);
+            container.request.is_pinned = is_pinned;
+            pair.node.driver.attach(&container.request)
+        };
+        let is_intact = || {
+            let mut tables = NftTables::open(TableName::default()).unwrap();
+            let table = tables.read(NftFamily::Bridge).unwrap();
+            table.unwrap().is_intact(NftFamily::Bridge)
+        };
+        let flush = ["flush", "chain", "bridge", "switchyard", "port_prerouting"];
+        run("nft", "nftables", &flush);
+        // Some elements are less, and a whole table is more.
+        let max = limit_send(1 << 10);
+        tables.restore().unwrap_err();
+        attach("a", false).unwrap();
+        let error = attach("b", true).unwrap_err();
+        assert!(matches!(error, DriverError::Rules(_)), "{error:?}");
+        assert!(error.is_undone() && tables.is_behind() && !is_intact());
+        assert_eq!(pair.pins(), 5, "those of the first one");
+        limit_send(max);
+        attach("c", true).unwrap();
+        assert!(!tables.is_behind() && is_intact());
+        assert_eq!(pair.pins(), 10);
+    });
+}

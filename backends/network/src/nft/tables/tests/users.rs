@@ -20,6 +20,11 @@ impl NftTables {
         let answers = self.socket.answers().unwrap();
         assert_eq!(verdict(&answers, sent.first, sent.steps), Verdict::Done);
     }
+
+    /// Sends no more bytes at once from now on, as where the machine allows no more. Returns how many it did before.
+    pub(crate) fn limit_send(&mut self, max: usize) -> usize {
+        std::mem::replace(&mut self.socket.longest_send, max)
+    }
 }
 
 /// The variable by which the test below starts this program again.
@@ -44,8 +49,8 @@ fn tables_of_another_process() {
     let many = (1..=20_000)
         .map(|number| port(number, "10.88.0.2"))
         .collect();
-    // As where the machine allows no more: nothing of it is done, and the next one passes.
-    let max = std::mem::replace(&mut tables.socket.longest_send, 1 << 16);
+    // Nothing of it is done, and the next one passes.
+    let max = tables.limit_send(1 << 16);
     let error = tables.restore(NftFamily::Ip4, &many).unwrap_err();
     assert!(
         matches!(error, NftError::TooLarge { max } if max == 1 << 16),
@@ -53,7 +58,7 @@ fn tables_of_another_process() {
     );
     let found = tables.read(NftFamily::Ip4).unwrap().unwrap();
     assert_eq!(found.elements(), &elements(NftFamily::Ip4));
-    tables.socket.longest_send = max;
+    tables.limit_send(max);
     match tables.restore(NftFamily::Ip4, &many) {
         Ok(_) => {}
         Err(NftError::TooLarge { max }) => {
