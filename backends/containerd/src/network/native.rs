@@ -51,7 +51,7 @@ mod recovery;
 mod watch;
 
 use mapping::BridgePolicy;
-use pins::PinnedSandbox;
+use pins::AttachedSandbox;
 
 /// The devices of the node, as the kernel shows them.
 pub(super) const DEVICES: &str = "/sys/class/net";
@@ -90,7 +90,7 @@ pub(crate) struct NativeBridges {
     knows_all: AtomicBool,
     /// Notified when connections may go on to where a port led before.
     past_flows: Notify,
-    /// Notified when an attachment has found a table that cannot be restored and that it does without: it is tried again, and told.
+    /// Notified when an attachment has found a table that cannot be restored: that is tried again, and told.
     fell_behind: Notify,
     /// Notified when a bridge, or a subnet of one, has got its first container or is gone: filters of iptables may drop what it forwards, or have
     /// rules for it.
@@ -359,13 +359,13 @@ impl NativeBridges {
             dirs,
         } = asked;
         if request.is_pinned {
-            let pinned = PinnedSandbox {
+            let sandbox = AttachedSandbox {
                 driver: Arc::clone(driver),
                 holder: request.holder.clone(),
                 dirs: dirs.clone(),
             };
             // The journal stays after an error: the attachment is not undone.
-            let noted = blocking(move || pins::noted(vec![pinned])).await?;
+            let noted = blocking(move || pins::noted(vec![sandbox])).await?;
             self.unpin_noted(noted).await?;
         }
         let settings = driver.settings();

@@ -31,9 +31,9 @@ use crate::base::fs::{blocking, io_error, write_durable};
 use crate::base::layout::SandboxDirs;
 use crate::network::request::INTERFACE;
 
-/// A sandbox that is pinned.
+/// A sandbox that is attached, and may be pinned.
 #[derive(Debug)]
-pub(super) struct PinnedSandbox {
+pub(super) struct AttachedSandbox {
     pub(super) driver: Arc<BridgeDriver>,
     pub(super) holder: Holder,
     pub(super) dirs: SandboxDirs,
@@ -110,9 +110,9 @@ pub(super) fn note_if_pinned(dirs: &SandboxDirs) -> Result<Option<cni::Saved>> {
 ///
 /// # Errors
 /// `Internal` if the disk does not tell.
-pub(super) fn noted(pinned: Vec<PinnedSandbox>) -> Result<Vec<PinnedSandbox>> {
+pub(super) fn noted(attached: Vec<AttachedSandbox>) -> Result<Vec<AttachedSandbox>> {
     let mut noted = Vec::new();
-    for one in pinned {
+    for one in attached {
         if has_net_admin(&one.dirs)? {
             noted.push(one);
         }
@@ -158,7 +158,7 @@ impl NativeBridges {
     ///
     /// # Errors
     /// `Internal` with the kernel's text: call it again.
-    pub(super) async fn unpin_noted(&self, noted: Vec<PinnedSandbox>) -> Result<()> {
+    pub(super) async fn unpin_noted(&self, noted: Vec<AttachedSandbox>) -> Result<()> {
         if noted.is_empty() || is_pinned(self.pin, true) {
             return Ok(());
         }

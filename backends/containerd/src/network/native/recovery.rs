@@ -10,7 +10,7 @@ use switchyard_core::{Error, Result};
 use switchyard_linux::report;
 use switchyard_network::driver::BridgeTables;
 
-use super::pins::{PinnedSandbox, has_net_admin, is_pinned, noted};
+use super::pins::{AttachedSandbox, has_net_admin, is_pinned, noted};
 use super::{NATIVE, NativeAttachment, NativeBridges};
 use crate::base::error::{from_cni, from_network};
 use crate::base::fs::ids_below;
@@ -28,14 +28,14 @@ pub(super) struct FoundAttachments {
 }
 
 impl NativeAttachment {
-    /// The sandbox, if it is pinned.
-    fn pinned(&self, layout: &Layout) -> Option<PinnedSandbox> {
-        self.attachment.pin?;
-        Some(PinnedSandbox {
+    /// The sandbox, for a look behind the pins: also if its journal and its note say by now that it has none, since an earlier look may have given
+    /// it some.
+    pub(super) fn sandbox(&self, layout: &Layout) -> AttachedSandbox {
+        AttachedSandbox {
             driver: Arc::clone(&self.driver),
             holder: self.attachment.holder.clone(),
             dirs: layout.sandbox(self.id),
-        })
+        }
     }
 }
 
@@ -87,14 +87,14 @@ impl NativeBridges {
             return None;
         }
         let adopted = all.len();
-        let pinned: Vec<PinnedSandbox> = all.iter().filter_map(|one| one.pinned(layout)).collect();
+        let attached: Vec<_> = all.iter().map(|one| one.sandbox(layout)).collect();
         let adopt = move |tables: &BridgeTables| {
             let all = all.iter();
             tables.adopt(all.map(|one| (&*one.driver, &one.attachment)), !has_unread);
         };
         let taken_over = async {
             self.call(adopt).await?;
-            self.unpin_overtaken(layout, pinned).await
+            self.unpin_overtaken(layout, attached).await
         };
         if let Err(error) = taken_over.await {
             self.knows_all.store(false, Ordering::Relaxed);
@@ -108,10 +108,10 @@ impl NativeBridges {
     ///
     /// # Errors
     /// Those of [`NativeBridges::unpin_noted`]; `Internal` if the disk does not tell, `Unavailable` if it hangs.
-    async fn unpin_overtaken(&self, layout: &Layout, pinned: Vec<PinnedSandbox>) -> Result<()> {
+    async fn unpin_overtaken(&self, layout: &Layout, attached: Vec<AttachedSandbox>) -> Result<()> {
         let dir = layout.all_sandbox_state();
         let object = format!("the notes of NET_ADMIN in {}", dir.display());
-        let noted = self.files.run(object, move || noted(pinned)).await?;
+        let noted = self.files.run(object, move || noted(attached)).await?;
         self.unpin_noted(noted).await
     }
 

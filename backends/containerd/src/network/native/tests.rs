@@ -200,7 +200,7 @@ fn sandbox_has_no_pins_behind_a_task_with_net_admin_whenever_that_comes() {
                     }
                     2 => has_pins = is_asked,
                     3 if has_pins => {
-                        let one = PinnedSandbox {
+                        let one = AttachedSandbox {
                             driver: Arc::clone(&bridge().own),
                             holder: Holder::new("a", INTERFACE).unwrap(),
                             dirs: dirs.clone(),
@@ -216,6 +216,31 @@ fn sandbox_has_no_pins_behind_a_task_with_net_admin_whenever_that_comes() {
             );
             assert!(pins::has_net_admin(&dirs).unwrap());
         }
+    }
+}
+
+/// The pins may be there since a look before the note, whose own look behind the pins failed.
+#[test]
+fn each_look_finds_the_sandboxes_of_tasks_with_net_admin() {
+    for (said, has_net_admin, expected) in [
+        ("true", true, 1),
+        ("true", false, 0),
+        // It has no pins, which is looked at in the tables.
+        ("false", true, 1),
+        ("false", false, 0),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::new(&dir.path().join("state"), &dir.path().join("run"));
+        let dirs = layout.sandbox(SandboxId::random());
+        fs::create_dir_all(&dirs.state).unwrap();
+        fs::write(dirs.cni_journal(), pinned(said)).unwrap();
+        if has_net_admin {
+            fs::write(dirs.net_admin_mark(), "").unwrap();
+        }
+        let found = bridge().find(&layout, false).unwrap();
+        let attached = found.all.iter().map(|one| one.sandbox(&layout)).collect();
+        let noted = pins::noted(attached).unwrap();
+        assert_eq!(noted.len(), expected, "{said} {has_net_admin}");
     }
 }
 
