@@ -43,11 +43,10 @@ struct PolledMonitor {
 }
 
 /// The result of a look at the tables.
-#[derive(Default)]
 struct TableLook {
-    /// What was mended, for people.
-    mended: Vec<String>,
-    /// The port of the tables' socket, whose changes are our own.
+    /// What was mended, for people, or why not all of it could be.
+    mended: Result<Vec<String>>,
+    /// The port of the tables' socket, whose changes are our own. Also behind a failure: else each attachment would cause a look.
     own: Option<u32>,
 }
 
@@ -114,13 +113,13 @@ impl NativeBridges {
             if !self.knows_all.load(Ordering::Relaxed) {
                 self.take_over(layout, false).await;
             }
-            let looked = self.look().await;
-            let errors = [opened.as_ref().err(), looked.as_ref().err()];
+            let TableLook { mended, own } = self.look().await;
+            let errors = [opened.as_ref().err(), mended.as_ref().err()];
             for error in errors.into_iter().flatten() {
                 log_once(&mut logged, error);
             }
-            let works = opened.is_ok() && looked.is_ok();
-            let TableLook { mended, own } = looked.unwrap_or_default();
+            let works = opened.is_ok() && mended.is_ok();
+            let mended = mended.unwrap_or_default();
             for text in mended.iter().filter(|text| logged.is_new(text)) {
                 tracing::warn!(
                     what = text,
@@ -199,24 +198,29 @@ impl NativeBridges {
     }
 
     /// Looks at the tables, and mends them.
-    async fn look(&self) -> Result<TableLook> {
+    async fn look(&self) -> TableLook {
         let looked = self
             .call(|tables| {
-                let restored = tables.restore().map_err(from_network)?;
-                let mended = restored.into_iter();
-                Ok(TableLook {
-                    mended: mended
+                let restored = tables.restore().map_err(from_network);
+                let texts = restored.map(|repairs| {
+                    let repairs = repairs.into_iter();
+                    repairs
                         .filter_map(|(family, repair)| mended_text(family, repair))
-                        .collect(),
+                        .collect()
+                });
+                TableLook {
+                    mended: texts,
                     own: tables.socket_port(),
-                })
+                }
             })
-            .await
-            .flatten();
+            .await;
         // Also after an error, which may be that of one table while another one was mended. Where no connections wait to be removed, it does
         // without the kernel.
         self.past_flows.notify_one();
-        looked
+        looked.unwrap_or_else(|error| TableLook {
+            mended: Err(error),
+            own: None,
+        })
     }
 }
 
