@@ -363,7 +363,7 @@ impl BridgeDriver {
         Ok(elements)
     }
 
-    /// Lets a pinned container send with any address from now on. Idempotent; without effect for one that is not known. The caller has it on
+    /// Lets a pinned container send with any address from now on. Idempotent; without effect for one that is not known or not pinned. The caller has it on
     /// record before, so that no later process pins it again. Blocks.
     ///
     /// # Errors

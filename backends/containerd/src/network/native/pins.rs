@@ -12,6 +12,8 @@
 //! task     note ──> journal read ──> pins removed          allow_net_admin
 //! sandbox  journal saved or read ──> pins ──> note looked at ──> pins removed     unpin_noted
 //! ```
+//!
+//! What fails on the side of the sandbox is undone with its attachment, or repeated by the next look at the journals.
 
 use std::sync::Arc;
 

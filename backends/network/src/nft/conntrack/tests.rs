@@ -243,11 +243,11 @@ fn look_for_abandoned_connections_lists_only_those_that_are_translated() {
         client.send_to(b"x", "127.0.0.1:8053").unwrap();
         client.send_to(b"x", other.local_addr().unwrap()).unwrap();
         let mut conntrack = Conntrack::open().unwrap();
-        let mut count = |status| {
+        let count = |status| {
             let listed = conntrack.list(NftFamily::Ip4, status, |_| true).unwrap();
             messages(&listed).count()
         };
-        assert_eq!([None, Some(DST_NAT)].map(&mut count), [2, 1]);
+        assert_eq!([None, Some(DST_NAT)].map(count), [2, 1]);
         let subnets = [subnet("127.0.0.0/8")];
         for expected in [1, 0] {
             let removed = conntrack.remove_abandoned(&subnets, &BTreeSet::new());
