@@ -69,7 +69,8 @@ fn every_crash_point_has_a_kill_test() {
         );
     }
     // `swarm::kills` kills another process than the daemon, and `swarm::logs` and `swarm::bridges` a daemon in a
-    // swarm; `nomad::kills` and `nomad::pins` one without plugins; `cri::pod_bridge` one whose pods get another network.
+    // swarm; `nomad::kills` and `nomad::pins` one without plugins; `cri::pod_bridge` one whose pods get another network. The first start of a
+    // daemon, and one whose bridge gets a range of IPv6, have a node of their own below.
     let others = [
         Operation::FirstStart,
         Operation::AllowNetAdmin,
@@ -78,6 +79,7 @@ fn every_crash_point_has_a_kill_test() {
         Operation::RotateLog,
         Operation::HoldClusterBridge,
         Operation::LeaveClusterBridge,
+        Operation::RecordOwnIpv6,
         Operation::MarkPodBridge,
         Operation::DeletePodBridge,
         Operation::AttachToBridge,
@@ -204,5 +206,12 @@ fn kill_during_daemon_start_loses_nothing() {
 fn kill_during_first_daemon_start_is_recovered() {
     for step in own_points_of_this_run(Operation::FirstStart.crash_points()) {
         daemon_starts::first_start(*step);
+    }
+}
+
+#[test]
+fn range_of_ipv6_is_the_same_behind_a_kill_at_its_record() {
+    for step in Operation::RecordOwnIpv6.crash_points() {
+        daemon_starts::own_ipv6(*step);
     }
 }

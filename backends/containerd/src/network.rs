@@ -42,7 +42,7 @@ pub(crate) mod ranges;
 mod request;
 mod routes;
 
-pub(crate) use journal::ports_of_journal;
+pub(crate) use journal::{may_be_of_network, ports_of_journal};
 
 use bridge::BridgeNetwork;
 use cluster_bridges::ClusterBridges;
@@ -60,6 +60,13 @@ pub(crate) struct PlannedAttachment {
     owner: Owner,
     /// The host ports that are to be forwarded.
     ports: Vec<PortMapping>,
+}
+
+impl PlannedAttachment {
+    /// The name of the network.
+    pub(crate) fn network(&self) -> &str {
+        &self.list.name
+    }
 }
 
 /// Who makes an attachment.

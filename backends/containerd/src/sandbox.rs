@@ -30,13 +30,13 @@ use crate::base::config::{InfraMode, SandboxKind};
 use crate::base::crash_points::CrashPoint;
 use crate::base::disks::tolerate_unwritable_disk;
 use crate::base::error::from_namespaces;
-use crate::base::fs::{create_private_dir, remove_tree};
+use crate::base::fs::{blocking, create_private_dir, remove_tree};
 use crate::base::layout::SandboxDirs;
 use crate::cgroups::Cgroups;
 use crate::cleanup::CleanupQueue;
 use crate::client::{Client, QUICK, SPEC_TYPE, call, ignore_not_found, json_any};
 use crate::context::Context;
-use crate::network::{Network, PlannedAttachment};
+use crate::network::{Network, PlannedAttachment, may_be_of_network};
 use crate::node::{Node, userns};
 use crate::processes::Processes;
 use crate::record::{
@@ -275,29 +275,41 @@ impl Sandboxes {
         };
         // Whose stop was answered before: its client counts on the address.
         let ending = self.table.ending();
-        let ended = self.release_of_all(&ending);
+        let ended = self.release_of_all(ending, planned.network());
         let attached = self.network.attach(id, &planned, dirs, wanted, ended);
         let ips = step("attach_network", attached).await?;
         self.context.faults.reach(CrashPoint::SandboxAttached)?;
         set_for_interfaces(spec, dirs.pin(Ns::Net), ips).await
     }
 
-    /// Waits until the networks of sandboxes that are released behind the answer to a stop are released, as long as the gateway waits for their
-    /// ports at most. The sandbox that waits takes one of its owner's starts meanwhile. Returns whether there was one: what it needs may be free
-    /// although another one is not released. Cancel-safe.
-    async fn release_of_all(&self, ending: &[SandboxId]) -> bool {
-        let released = async {
-            for id in ending {
-                self.unreleased.released(*id).await;
-            }
-        };
+    /// Waits until the networks of those of these sandboxes that are on the network of this name are released, which happens behind the answer to
+    /// their stop, as long as the gateway waits for their ports at most. The sandbox that waits takes one of its owner's starts meanwhile. Returns
+    /// whether there was one: what it needs may be free although another one is not released. Cancel-safe.
+    async fn release_of_all(&self, ending: Vec<SandboxId>, network: &str) -> bool {
         if ending.is_empty() {
             return false;
         }
+        let layout = self.context.layout.clone();
+        let network = network.to_owned();
+        let of_network = blocking(move || {
+            let is_of = |id: &SandboxId| {
+                let journal = layout.sandbox(*id).cni_journal();
+                may_be_of_network(&journal, &network)
+            };
+            Ok(ending.into_iter().filter(is_of).collect::<Vec<_>>())
+        });
+        let released = async {
+            let of_network = of_network.await.unwrap_or_default();
+            for id in &of_network {
+                self.unreleased.released(*id).await;
+            }
+            !of_network.is_empty()
+        };
         let in_time = tokio::time::timeout(RELEASE_LIMIT, released);
         // After the limit as well.
-        let _ = plain_step("wait_for_addresses", in_time).await;
-        true
+        plain_step("wait_for_addresses", in_time)
+            .await
+            .unwrap_or(true)
     }
 
     /// Starts the infra process of a sandbox if `is_due`; returns its process id.

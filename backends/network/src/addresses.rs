@@ -19,7 +19,7 @@
 //!   and addresses may have the holder that had just released them; so addresses are released by their holder, never by the address alone,
 //!   but for those whose files the power cut has emptied.
 //! - What an assignment or a release costs does not depend on the holders of the other addresses: their files are not opened. Only
-//!   [`AddressPool::release_all`], [`AddressPool::release_gone`], [`AddressPool::reservations`] and a search in a full range read them.
+//!   [`AddressPool::release_all`], [`AddressPool::reservations`] and a search in a full range read them.
 //!
 //! All functions block: on the file system, and for up to ten seconds on the lock. A caller that stops waiting for one does not stop it: what
 //! it has assigned is released by [`AddressPool::release_all`].
@@ -164,22 +164,6 @@ impl AddressPool {
             directory.remove(*address)?;
         }
         Ok(his)
-    }
-
-    /// Releases all addresses whose holder is gone, and returns them with their holders, sorted: those that a kill or a power cut has left.
-    /// `is_gone` is asked for each address in use, also for those without a holder, and for those that plugins have assigned; meanwhile nobody
-    /// else assigns one. Idempotent. Blocks.
-    ///
-    /// # Errors
-    /// [`AddressError::Busy`], [`AddressError::TooMany`], [`AddressError::File`]; some may have been released then.
-    pub fn release_gone(
-        &self,
-        is_gone: impl Fn(&RecordedHolder) -> bool,
-    ) -> Result<Vec<Reservation>, AddressError> {
-        match self.directory.lock_if_present()? {
-            Some(directory) => directory.remove_where(is_gone),
-            None => Ok(Vec::new()),
-        }
     }
 
     /// The addresses in use, also those outside of the range sets, with their holders, sorted. Reads the file of each. It may be outdated

@@ -52,7 +52,7 @@ use crate::nft::{BridgeRules, Element, Flows, NftFamily};
 use container::forwarding_port;
 use elements::{
     TakenPort, changes, container_elements, flows_of_ended, flows_of_published, is_pin, is_taken,
-    port_taken, taken_of,
+    port_taken, taken_by,
 };
 use names::{host_link, ifb_link};
 use tables::{KnownAttachment, State};
@@ -164,7 +164,7 @@ impl BridgeDriver {
     /// [`DriverError::SubnetTaken`], [`DriverError::BridgeFull`], [`DriverError::RoutersIgnored`], [`DriverError::PortTaken`],
     /// [`DriverError::Links`], [`DriverError::Rules`]; [`DriverError::NotUndone`] if something of it is left.
     pub fn attach(&self, request: &AttachRequest) -> Result<Attached, DriverError> {
-        self.abandoned.call_once(|| self.forget_abandoned_flows());
+        self.forget_abandoned_flows();
         let assigned = self.pool.assign(&request.holder, &request.addresses)?;
         reach(CrashPoint::AddressesAssigned);
         let addresses: Vec<_> = assigned.iter().map(|one| one.address).collect();
@@ -173,8 +173,13 @@ impl BridgeDriver {
     }
 
     /// Removes the connections of UDP and SCTP that still lead to former containers of a predecessor. It knew which these are, and may have
-    /// been killed behind the answer to a detachment.
-    fn forget_abandoned_flows(&self) {
+    /// been killed behind the answer to a detachment. Done once, by the first attachment at the latest. Call it before for each bridge that a
+    /// predecessor had: their ports may be published on another one. Blocks, as [`BridgeTables::forget_past_flows`].
+    pub fn forget_abandoned_flows(&self) {
+        self.abandoned.call_once(|| self.remove_abandoned_flows());
+    }
+
+    fn remove_abandoned_flows(&self) {
         let in_use = match self.pool.in_use() {
             Ok(in_use) => in_use.into_iter(),
             Err(error) => {
@@ -259,26 +264,29 @@ impl BridgeDriver {
             return Ok(());
         }
         let changes = changes(&elements, &self.families, true);
-        let kernel = state.kernel(self.tables.name())?;
-        let error = match kernel.tables.change(&changes) {
-            Ok(()) => {
+        let families: Vec<_> = changes.iter().map(|change| change.family).collect();
+        let is_behind = families.iter().any(|family| state.behind.contains(family));
+        let changed = state.kernel(self.tables.name())?.tables.change(&changes);
+        let error = match changed {
+            Ok(()) if !is_behind => {
                 self.note(state, &request.holder, elements);
                 return Ok(());
             }
-            Err(error) if error.is_missing() => {
-                // Others have deleted a table, and the daemon has not noticed it yet; or it is the first container that is pinned.
-                self.note(state, &request.holder, elements.clone());
-                match self.tables.restore_locked(state) {
-                    Ok(_) => return Ok(()),
-                    Err(error) => error,
-                }
-            }
-            Err(error) => {
+            Err(error) if !error.is_missing() => {
                 if !is_taken(&error) {
                     // It may be done all the same, without an answer: then it is withdrawn with the rest.
                     self.note(state, &request.holder, elements.clone());
                 }
                 error.into()
+            }
+            // Others have deleted a table, and the daemon has not noticed it yet; or it is the first container that is pinned; or the table has no
+            // rules for its elements.
+            Ok(()) | Err(_) => {
+                self.note(state, &request.holder, elements.clone());
+                match self.tables.restore_for(state, &families) {
+                    Ok(()) => return Ok(()),
+                    Err(error) => error,
+                }
             }
         };
         Err(self.of_ports(state, request, &elements, error))
@@ -309,11 +317,12 @@ impl BridgeDriver {
         holder: &Holder,
         elements: &BTreeSet<Element>,
     ) -> Option<TakenPort> {
+        let taken_by = taken_by(elements);
         let others = state.attachments.values();
         let mut others = others.filter(|known| known.holder != *holder);
         let known = others.find_map(|known| {
-            let element = taken_of(elements, &known.elements)?;
-            Some((element.clone(), Some(known.holder.clone())))
+            let element = taken_by(&known.elements)?;
+            Some((element, Some(known.holder.clone())))
         });
         if known.is_some() {
             return known;
@@ -321,7 +330,7 @@ impl BridgeDriver {
         let kernel = state.kernel(self.tables.name()).ok()?;
         self.families.iter().find_map(|family| {
             let table = kernel.tables.read(*family).ok().flatten()?;
-            Some((taken_of(elements, table.elements())?.clone(), None))
+            Some((taken_by(table.elements())?, None))
         })
     }
 
@@ -354,7 +363,7 @@ impl BridgeDriver {
         Ok(elements)
     }
 
-    /// Lets a pinned container send with any address from now on. Idempotent; without effect for one that is not known. The caller has it on
+    /// Lets a pinned container send with any address from now on. Idempotent; without effect for one that is not known or not pinned. The caller has it on
     /// record before, so that no later process pins it again. Blocks.
     ///
     /// # Errors
@@ -365,6 +374,9 @@ impl BridgeDriver {
         let known = state.attachments.get(&host);
         let elements = known.into_iter().flat_map(|known| &known.elements);
         let pins: BTreeSet<Element> = elements.filter(|one| is_pin(one)).cloned().collect();
+        if pins.is_empty() {
+            return Ok(());
+        }
         state.withdraw(self.tables.name(), &pins, &self.families)?;
         reach(CrashPoint::PinsWithdrawn);
         if let Some(known) = state.attachments.get_mut(&host) {

@@ -339,6 +339,11 @@ crash_points! {
         /// The network is no longer stored.
         ClusterBridgeForgotten: Kill,
     }
+    /// The start of a daemon that decides which range of IPv6 its own bridge has by itself.
+    RecordOwnIpv6 {
+        /// It is stored, and the bridge does not have it yet.
+        OwnIpv6Recorded: Kill,
+    }
     /// The start of a daemon whose pods are on a bridge of the gateway.
     MarkPodBridge {
         /// It is stored that pods of this gateway are on their bridge.
@@ -376,7 +381,7 @@ crash_points! {
         AddressesReleased: Kill,
     }
     /// Creating a task with NET_ADMIN, before its first step, in a sandbox that sends with its own addresses alone. The first point is also one of
-    /// a start of a stopped sandbox that has such a task, before its first step.
+    /// a start of a stopped sandbox that has such a task, before its first step; the second one of an attachment or a recovery that comes at the same time.
     AllowNetAdmin {
         /// It is stored that the sandbox sends with any address from now on.
         NetAdminNoted: Kill,

@@ -11,7 +11,7 @@ use super::files::files;
 use super::repository;
 
 /// Calls that change a disk or the mounts. Files that are opened for writing are created by one of these.
-const CHANGES: [&str; 16] = [
+const CHANGES: [&str; 17] = [
     "fs::write(",
     "files::rename(",
     "files::replace(",
@@ -26,6 +26,7 @@ const CHANGES: [&str; 16] = [
     "create_new(",
     ".create(true)",
     "set_len(",
+    "write_durable(",
     "mount(Some(",
     "mount(None::<",
 ];
@@ -54,6 +55,26 @@ const EXEMPT_FUNCTIONS: &[(&str, &str, Exemption)] = &[
         "backends/containerd/src/base/disk_io.rs",
         "try_write",
         Harmless("nobody reads the file, and the next write makes it whole"),
+    ),
+    (
+        "backends/containerd/src/base/epoch.rs",
+        "begin",
+        Exemption::CrashPoint(FileNamed),
+    ),
+    (
+        "backends/containerd/src/base/fs.rs",
+        "write_durable",
+        Exemption::CrashPoint(FileNamed),
+    ),
+    (
+        "backends/containerd/src/base/instance.rs",
+        "settle",
+        Exemption::CrashPoint(FileNamed),
+    ),
+    (
+        "backends/containerd/src/base/instance.rs",
+        "recover_as",
+        Harmless("a command of an operator, who repeats it"),
     ),
     (
         "backends/containerd/src/base/mount.rs",

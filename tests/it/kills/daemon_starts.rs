@@ -117,3 +117,26 @@ pub(super) fn first_start(step: CrashPoint) {
     );
     switchyard_tests::leak_scan::LeakScan::of(&root).assert_clean();
 }
+
+/// The daemon that decides which range of IPv6 its bridge has dies before it makes anything of it; the next one has the same range.
+pub(super) fn own_ipv6(step: CrashPoint) {
+    // As the first bridge of both families makes the node, on which other tests have some.
+    let forwarding = "/proc/sys/net/ipv6/conf/all/forwarding";
+    if fs::read_to_string(forwarding).is_ok_and(|text| text.trim() == "0") {
+        fs::write(forwarding, "1").expect("root may set it");
+    }
+    let root = PrivateRoot::new();
+    let record = format!("network/{}.ipv6", root.bridge().bridge());
+    let record = root.state().join(record);
+    let bridge = "[network.bridge]\ndriver = \"native\"\nipv6 = true\n";
+    let mut daemon = Daemon::prepare(&root, bridge);
+    daemon.kill_at(&[(step, 1)]);
+    daemon.spawn();
+    daemon.wait_killed();
+    let noted = fs::read_to_string(&record).expect("it is on record");
+    assert!(noted.ends_with("/64\n"), "{step:?}: {noted}");
+    daemon.restart();
+    let again = fs::read_to_string(&record).expect("it is on record still");
+    assert_eq!(again, noted, "{step:?}");
+    switchyard_tests::leak_scan::LeakScan::of(&root).assert_clean();
+}

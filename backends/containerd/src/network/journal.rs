@@ -33,6 +33,14 @@ pub(crate) fn ports_of_journal(path: &Path) -> Result<HostPorts> {
     })
 }
 
+/// Returns whether a journal may be of an attachment to the network of this name: not if it names another one. One that is gone, as behind a
+/// release, or that cannot be understood, may be of any. Blocks on the file system.
+pub(crate) fn may_be_of_network(path: &Path, network: &str) -> bool {
+    let saved = cni::Saved::read(path).ok().flatten();
+    let list = saved.and_then(|saved| saved.list(path).ok());
+    list.is_none_or(|list| list.name == network)
+}
+
 /// The mappings that are read of a journal; entries that cannot be parsed are skipped.
 pub(super) fn mappings(saved: &cni::Saved) -> Vec<PortMapping> {
     let mapping = |port: SavedPort| {
@@ -97,6 +105,37 @@ impl SavedPort {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A pod that waits for an address of one network has nothing to expect of another one.
+    #[test]
+    fn journal_names_its_network_or_may_be_of_any() {
+        let dir = tempfile::tempdir().expect("a directory can be made");
+        let path = dir.path().join("cni.json");
+        let of = |name: &str| {
+            let journal = serde_json::json!({
+                "version": 2,
+                "network": { "name": name, "cniVersion": "1.0.0", "plugins": [{ "type": "bridge" }] },
+                "attachment": {
+                    "containerId": "x", "netns": null, "ifname": "eth0", "args": [], "capabilities": {},
+                },
+            });
+            Some(journal.to_string())
+        };
+        for (journal, expected) in [
+            (of("net"), true),
+            (of("net2"), false),
+            (of("switchyard0"), false),
+            (None, true),
+            (Some("nonsense".to_owned()), true),
+            (Some(String::new()), true),
+        ] {
+            match &journal {
+                Some(text) => std::fs::write(&path, text).expect("it can be written"),
+                None => drop(std::fs::remove_file(&path)),
+            }
+            assert_eq!(may_be_of_network(&path, "net"), expected, "{journal:?}");
+        }
+    }
 
     #[test]
     fn the_ports_of_an_older_record_are_those_that_its_journal_maps() {

@@ -27,12 +27,10 @@ use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::PodNetwork;
 use switchyard_core::{Error, Result, threads};
-use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::report;
-use switchyard_namespaces::{Ns, delete_device};
+use switchyard_namespaces::Ns;
 use switchyard_network::addresses::Holder;
 use switchyard_network::driver::{self, AttachRequest, BridgeDriver, BridgeTables, DriverError};
-use switchyard_network::netlink::LinkName;
 use switchyard_network::nft::NftFamily;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
@@ -41,7 +39,7 @@ use tokio_util::sync::CancellationToken;
 use super::journal::mappings;
 use super::request::INTERFACE;
 use crate::base::config::{NetworkConfig, PinChoice};
-use crate::base::error::{from_cni, from_namespaces, from_network};
+use crate::base::error::{from_cni, from_network};
 use crate::base::fs::blocking;
 use crate::base::layout::SandboxDirs;
 
@@ -53,6 +51,7 @@ mod recovery;
 mod watch;
 
 use mapping::BridgePolicy;
+use pins::AttachedSandbox;
 
 /// The devices of the node, as the kernel shows them.
 pub(super) const DEVICES: &str = "/sys/class/net";
@@ -91,6 +90,8 @@ pub(crate) struct NativeBridges {
     knows_all: AtomicBool,
     /// Notified when connections may go on to where a port led before.
     past_flows: Notify,
+    /// Notified when an attachment has found a table that cannot be restored: that is tried again, and told.
+    fell_behind: Notify,
     /// Notified when a bridge, or a subnet of one, has got its first container or is gone: filters of iptables may drop what it forwards, or have
     /// rules for it.
     bridges_changed: Notify,
@@ -104,11 +105,13 @@ pub(crate) struct NativeBridges {
 pub(super) struct NativeRequest {
     driver: Arc<BridgeDriver>,
     request: Arc<AttachRequest>,
+    dirs: SandboxDirs,
 }
 
 /// What the daemon has attached to a bridge, or was about to attach.
 #[derive(Debug)]
 pub(super) struct NativeAttachment {
+    id: SandboxId,
     driver: Arc<BridgeDriver>,
     /// One that was cut off has no addresses on record.
     attachment: driver::Attachment,
@@ -191,6 +194,7 @@ impl NativeBridges {
             in_use: CancellationToken::new(),
             knows_all: AtomicBool::new(false),
             past_flows: Notify::new(),
+            fell_behind: Notify::new(),
             bridges_changed: Notify::new(),
             threads: Arc::new(Semaphore::new(THREADS)),
             files: BlockingPool::new(threads::FILES_POOL, recovery::READ_LIMIT),
@@ -287,6 +291,7 @@ impl NativeBridges {
         Ok(NativeRequest {
             driver,
             request: Arc::new(request),
+            dirs: dirs.clone(),
         })
     }
 
@@ -322,13 +327,20 @@ impl NativeBridges {
         version: cni::SpecVersion,
         journal: &Path,
     ) -> Result<Vec<IpAddr>> {
-        let NativeRequest { driver, request } = asked.clone();
+        let NativeRequest {
+            driver, request, ..
+        } = asked.clone();
         let attach = move |tables: &BridgeTables| {
             let is_new = !tables.knows(&driver);
-            (is_new, driver.attach(&request))
+            let was_behind = tables.is_behind();
+            let attached = driver.attach(&request);
+            (is_new, !was_behind && tables.is_behind(), attached)
         };
-        let (is_new, attached) = self.call(attach).await?;
+        let (is_new, fell_behind, attached) = self.call(attach).await?;
         self.past_flows.notify_one();
+        if fell_behind {
+            self.fell_behind.notify_one();
+        }
         if is_new {
             self.bridges_changed.notify_one();
         }
@@ -341,7 +353,21 @@ impl NativeBridges {
                 return Err(from_network(error));
             }
         };
-        let NativeRequest { driver, request } = asked;
+        let NativeRequest {
+            driver,
+            request,
+            dirs,
+        } = asked;
+        if request.is_pinned {
+            let sandbox = AttachedSandbox {
+                driver: Arc::clone(driver),
+                holder: request.holder.clone(),
+                dirs: dirs.clone(),
+            };
+            // The journal stays after an error: the attachment is not undone.
+            let noted = blocking(move || pins::noted(vec![sandbox])).await?;
+            self.unpin_noted(noted).await?;
+        }
         let settings = driver.settings();
         let result = mapping::cni_result(version.as_str(), settings, &request.netns, &attached);
         cni::save_result(journal, &result).await.map_err(from_cni)?;
@@ -353,7 +379,11 @@ impl NativeBridges {
     /// # Errors
     /// `Internal` with the kernel's text; the journal stays then.
     pub(super) async fn detach(&self, attached: NativeAttachment, journal: &Path) -> Result<()> {
-        let NativeAttachment { driver, attachment } = attached;
+        let NativeAttachment {
+            id: _,
+            driver,
+            attachment,
+        } = attached;
         let detached = self.call(move |_| driver.detach(&attachment)).await?;
         self.past_flows.notify_one();
         detached.map_err(from_network)?;
@@ -400,38 +430,11 @@ impl NativeBridges {
             addresses,
             pin: pinned.and_then(pins::mac_of),
         };
-        Ok(NativeAttachment { driver, attachment })
-    }
-
-    /// Removes what the tables have of a bridge that is about to be deleted, and on which nothing is. Idempotent. Blocks.
-    ///
-    /// # Errors
-    /// `Internal` with the kernel's text: call it again.
-    fn forget_bridge(&self, name: &str) -> Result<()> {
-        let link = LinkName::new(name).map_err(from_network)?;
-        self.tables.forget_bridge(&link).map_err(from_network)?;
-        self.others.lock().remove(name);
-        self.bridges_changed.notify_one();
-        Ok(())
-    }
-
-    /// Deletes a bridge on which nothing is, with what the tables have of it. The crash points are those of the rules' and of the bridge's
-    /// removal. Idempotent. Blocks.
-    ///
-    /// # Errors
-    /// `Internal` with the kernel's text: call it again.
-    pub(super) fn delete_bridge(
-        &self,
-        name: &str,
-        rules_removed: CrashPoint,
-        deleted: CrashPoint,
-    ) -> Result<()> {
-        self.forget_bridge(name)?;
-        reach(rules_removed);
-        delete_device(name).map_err(from_namespaces)?;
-        reach(deleted);
-        // Who takes over what is on record may have seen the device in between.
-        self.forget_bridge(name)
+        Ok(NativeAttachment {
+            id,
+            driver,
+            attachment,
+        })
     }
 
     /// Runs a call about the bridges on a thread. Cancel-safe: one that has begun is completed.

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 use ring::hmac::{self, HMAC_SHA256};
 use switchyard_core::spec::Subnet;
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::files::if_present;
 use switchyard_linux::report;
 use switchyard_namespaces::has_device;
@@ -289,11 +290,14 @@ fn note(file: &Path, record: RangeRecord) -> bool {
     let written = create_private_dir_blocking(file.parent().unwrap_or(Path::new("/")))
         .and_then(|()| write_durable(file, format!("{text}\n").as_bytes(), 0o644));
     match &written {
-        Ok(()) => tracing::info!(
-            path = %file.display(),
-            what = text.as_str(),
-            "the range of IPv6 that the gateway's own bridge has by itself is on record"
-        ),
+        Ok(()) => {
+            reach(CrashPoint::OwnIpv6Recorded);
+            tracing::info!(
+                path = %file.display(),
+                what = text.as_str(),
+                "the range of IPv6 that the gateway's own bridge has by itself is on record"
+            );
+        }
         Err(error) => tracing::warn!(
             path = %file.display(),
             what = text.as_str(),

@@ -18,6 +18,11 @@ impl Tasks {
         let Some(owner) = self.network_owner(sandbox) else {
             return Ok(());
         };
+        let known = self.sandboxes.table.get(owner);
+        // One that is being made is not known yet.
+        if known.is_ok_and(|one| !matches!(one.record.network, NetworkRecord::Pod)) {
+            return Ok(());
+        }
         let native = &self.sandboxes.network.native;
         let dirs = self.context.layout.sandbox(owner);
         native.allow_net_admin(owner, &dirs).await

@@ -130,7 +130,7 @@ impl BridgeDriver {
         if !is_known {
             self.connect_again(state, bridge.index)?;
             // It has the elements of the bridge, which containers need also if they publish nothing.
-            self.tables.restore_locked(state)?;
+            self.tables.restore_for(state, &self.families)?;
             if self.settings.is_gateway {
                 self.lead_out(state, &reference)?;
             }

@@ -170,12 +170,11 @@ pub(super) fn is_taken(error: &NftError) -> bool {
     )
 }
 
-/// Of the elements that are there, the published port that one of the wanted ones was to be. One that leads where it is to lead is not in the
-/// way.
-pub(super) fn taken_of<'a>(
+/// Looks among elements that are there for the published port that one of the wanted ones was to be. One that leads where it is to lead is not in
+/// the way.
+pub(super) fn taken_by(
     wanted: &BTreeSet<Element>,
-    found: &'a BTreeSet<Element>,
-) -> Option<&'a Element> {
+) -> impl Fn(&BTreeSet<Element>) -> Option<Element> {
     let place = |element: &Element| {
         let Element::Port {
             at,
@@ -190,11 +189,13 @@ pub(super) fn taken_of<'a>(
         Some((*at, *protocol, *port, NftFamily::of(to)))
     };
     let places: BTreeSet<_> = wanted.iter().filter_map(place).collect();
-    let is_in_the_way = |element: &&Element| {
-        let is_place_wanted = place(element).is_some_and(|one| places.contains(&one));
-        is_place_wanted && !wanted.contains(*element)
-    };
-    found.iter().find(is_in_the_way)
+    move |found: &BTreeSet<Element>| {
+        let is_in_the_way = |element: &&Element| {
+            let is_place_wanted = place(element).is_some_and(|one| places.contains(&one));
+            is_place_wanted && !wanted.contains(*element)
+        };
+        found.iter().find(is_in_the_way).cloned()
+    }
 }
 
 /// The error for ports of which one is taken: by this one, if it was found, with its holder, if that is known; else they are named.
@@ -434,7 +435,7 @@ mod tests {
             ),
         ] {
             let [wanted, found] = [wanted, found].map(|one| BTreeSet::from([one]));
-            let taken = taken_of(&wanted, &found).cloned();
+            let taken = taken_by(&wanted)(&found);
             let taken = taken.map(|element| (element, holder.cloned()));
             let refused = NftError::Unanswered {
                 doing: String::new(),

@@ -1,11 +1,13 @@
 //! Why a container could not be attached or detached.
 
+use std::collections::BTreeSet;
+
 use nix::errno::Errno;
 use thiserror::Error;
 
 use crate::addresses::AddressError;
 use crate::netlink::{LinkName, NetlinkError};
-use crate::nft::NftError;
+use crate::nft::{NftError, NftFamily};
 
 /// How many ports the kernel gives a bridge: it numbers them with ten bits, from 1 on.
 pub(super) const PORTS_MAX: usize = 1023;
@@ -22,6 +24,16 @@ pub enum DriverError {
     /// Tables could not be changed.
     #[error(transparent)]
     Rules(#[from] NftError),
+    /// Tables could not be made what they should be.
+    #[error("the tables of {families} are not as they should be; until they are, {open}")]
+    NotRestored {
+        /// The names of their families.
+        families: String,
+        /// What may be open meanwhile.
+        open: String,
+        /// Why the first one could not.
+        source: NftError,
+    },
     /// There is a device of the bridge's name that is no bridge.
     #[error(
         "{name} is a network device {kind}, not a bridge: rename it, or give the bridge another name"
@@ -98,9 +110,60 @@ impl DriverError {
         Self::Links(error)
     }
 
+    /// The error for the tables of these families, if there are any.
+    pub(super) fn not_restored(failed: Vec<(NftFamily, NftError)>) -> Option<Self> {
+        let families: Vec<&str> = failed.iter().map(|(family, _)| family.name()).collect();
+        let open = failed.iter().map(|(family, _)| match family {
+            NftFamily::Ip4 | NftFamily::Ip6 => {
+                "published ports may lead nowhere, bridges may not be kept apart, and containers may reach 127.0.0.1 of the node"
+            }
+            NftFamily::Bridge => "containers with NET_RAW may send with addresses of others",
+        });
+        let open: BTreeSet<&str> = open.collect();
+        let open: Vec<&str> = open.into_iter().collect();
+        Some(Self::NotRestored {
+            families: format!("family {}", families.join(" and ")),
+            open: open.join("; "),
+            source: failed.into_iter().next()?.1,
+        })
+    }
+
     /// Returns whether nothing is left of what was tried.
     #[must_use]
     pub const fn is_undone(&self) -> bool {
         !matches!(self, Self::NotUndone { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_that_are_not_restored_are_told_with_what_may_be_open() {
+        use NftFamily::{Bridge, Ip4, Ip6};
+
+        for (families, expected) in [
+            (&[Bridge][..], Some(("family bridge ", true, false))),
+            (&[Ip4], Some(("family ip ", false, true))),
+            (&[Ip4, Ip6], Some(("family ip and ip6 ", false, true))),
+            (&[Ip6, Bridge], Some(("family ip6 and bridge ", true, true))),
+            (&[], None),
+        ] {
+            let failed = families.iter().map(|family: &NftFamily| {
+                let doing = format!("restore {}", family.name());
+                (*family, NftError::Unanswered { doing })
+            });
+            let told = DriverError::not_restored(failed.collect());
+            let found = told.as_ref().map(ToString::to_string);
+            assert_eq!(found.is_some(), expected.is_some(), "{families:?}");
+            let Some((text, (named, of_pins, of_addresses))) = found.zip(expected) else {
+                continue;
+            };
+            assert!(text.contains(named), "{text}");
+            assert_eq!(text.contains("NET_RAW"), of_pins, "{text}");
+            let times = text.matches("published ports").count();
+            assert_eq!(times, usize::from(of_addresses), "{text}");
+        }
     }
 }

@@ -57,6 +57,15 @@ pub(super) struct State {
     families: BTreeSet<NftFamily>,
     /// Whether the attachments of all former processes are known: until then nothing is taken for something that a kill has left.
     knows_all: bool,
+    /// The families whose tables could not be restored when that was last tried: they may lack rules, also if they take elements.
+    pub(super) behind: BTreeSet<NftFamily>,
+}
+
+/// What became of the tables of all families in a repair.
+struct Restored {
+    repairs: Vec<(NftFamily, Repair)>,
+    /// Those that could not be restored.
+    failed: Vec<(NftFamily, NftError)>,
 }
 
 /// Sockets in the network namespace of the node.
@@ -387,17 +396,48 @@ impl BridgeTables {
     /// done in each family. Does nothing if nobody needs them: if no bridge is kept and no attachment is known. Blocks.
     ///
     /// # Errors
-    /// [`DriverError::Rules`], the first one: the tables of other families are restored all the same.
+    /// [`DriverError::NotRestored`]: the tables of other families are restored all the same. [`DriverError::Rules`] without a socket.
     pub fn restore(&self) -> Result<Vec<(NftFamily, Repair)>, DriverError> {
-        self.restore_locked(&mut self.lock())
+        let Restored { repairs, failed } = self.restore_locked(&mut self.lock())?;
+        match DriverError::not_restored(failed) {
+            Some(error) => Err(error),
+            None => Ok(repairs),
+        }
     }
 
-    pub(super) fn restore_locked(
+    /// Restores the tables for a container that needs those of these families. That another one fails is left to the next
+    /// [`BridgeTables::restore`]: see [`BridgeTables::is_behind`].
+    ///
+    /// # Errors
+    /// [`DriverError::Rules`].
+    pub(super) fn restore_for(
         &self,
         state: &mut State,
-    ) -> Result<Vec<(NftFamily, Repair)>, DriverError> {
+        families: &[NftFamily],
+    ) -> Result<(), DriverError> {
+        let failed = self.restore_locked(state)?.failed.into_iter();
+        let mut needed = failed.filter(|(family, _)| families.contains(family));
+        match needed.next() {
+            Some((_, error)) => Err(error.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns whether a table could not be restored when that was last tried, by whoever it was: [`BridgeTables::restore`] tries it again, and
+    /// says why.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        !self.lock().behind.is_empty()
+    }
+
+    fn restore_locked(&self, state: &mut State) -> Result<Restored, DriverError> {
+        let mut restored = Restored {
+            repairs: Vec::new(),
+            failed: Vec::new(),
+        };
         if !state.is_needed() {
-            return Ok(Vec::new());
+            state.behind.clear();
+            return Ok(restored);
         }
         let all = self.elements(state);
         let mut families = state.families.clone();
@@ -410,25 +450,25 @@ impl BridgeTables {
         let known: Option<BTreeSet<_>> =
             (!state.knows_all).then(|| hosts.map(bridge_port).collect());
         let kernel = state.kernel(&self.name)?;
-        let mut repairs: Vec<(NftFamily, Repair)> = Vec::new();
-        let mut failed = None;
         for family in families {
             let is_needed = needed.contains(&family);
             match restore_family(&mut kernel.tables, family, &all, is_needed, known.as_ref()) {
-                Ok(repair) => repairs.extend(repair.map(|repair| (family, repair))),
-                Err(error) => failed = failed.or(Some(error)),
+                Ok(repair) => {
+                    let done = repair.map(|repair| (family, repair));
+                    restored.repairs.extend(done);
+                }
+                Err(error) => restored.failed.push((family, error)),
             }
         }
+        state.behind = restored.failed.iter().map(|(family, _)| *family).collect();
         // Clients that sent while a port was missing would not be led to the container.
-        let published = repairs.iter().filter(|(_, repair)| repair.has_published());
+        let repairs = restored.repairs.iter();
+        let published = repairs.filter(|(_, repair)| repair.has_published());
         let published: Vec<NftFamily> = published.map(|(family, _)| *family).collect();
         let is_restored = |element: &&Element| published.iter().any(|one| element.fits(*one));
-        let restored = flows_of_published(all.iter().filter(is_restored));
-        self.past.add_for_later(restored);
-        match failed {
-            Some(error) => Err(error.into()),
-            None => Ok(repairs),
-        }
+        let flows = flows_of_published(all.iter().filter(is_restored));
+        self.past.add_for_later(flows);
+        Ok(restored)
     }
 
     /// Removes what the tables have of a bridge, which is about to be deleted. Nothing is attached to it any more. Idempotent; without effect

@@ -21,6 +21,7 @@ mod forwarded;
 mod kept_apart;
 mod left_behind;
 mod pinned;
+mod refused;
 mod settings;
 mod several;
 

@@ -20,9 +20,10 @@ use super::socket::NfSocket;
 /// `IPCTNL_MSG_CT_GET`, `..._DELETE`.
 const GET: u16 = 1;
 const DELETE: u16 = 2;
-/// `CTA_TUPLE_ORIG`, `CTA_TUPLE_REPLY`, `CTA_ID`, `CTA_ZONE`.
+/// `CTA_TUPLE_ORIG`, `CTA_TUPLE_REPLY`, `CTA_STATUS`, `CTA_ID`, `CTA_ZONE`.
 const ORIGINAL: u16 = 1;
 const REPLY: u16 = 2;
+const STATUS: u16 = 3;
 const ID: u16 = 12;
 const ZONE: u16 = 18;
 /// `CTA_TUPLE_IP`, `CTA_TUPLE_PROTO`.
@@ -32,6 +33,8 @@ const PROTOCOL: u16 = 2;
 const PROTOCOL_NUMBER: u16 = 1;
 const SOURCE_PORT: u16 = 2;
 const DESTINATION_PORT: u16 = 3;
+/// `IPS_DST_NAT`: the destination of the connection was changed.
+const DST_NAT: u32 = 0x20;
 /// `NLA_F_NESTED` is set by the writer; an attribute that is copied needs it too.
 const NESTED: u16 = 1 << 15;
 /// How many deletions are sent at once: each has an answer, and all answers must fit in the socket's buffer.
@@ -118,14 +121,15 @@ impl Conntrack {
         for family in NftFamily::ALL {
             if flows.iter().any(|flows| flows.may_be_of(family)) {
                 let is_wanted = |flow: &Flow| flows.iter().any(|flows| flows.include(flow));
-                removed += self.remove_of(family, is_wanted)?;
+                removed += self.remove_of(family, None, is_wanted)?;
             }
         }
         Ok(removed)
     }
 
     /// Removes the connections of UDP and SCTP that are translated to an address of these subnets which is not in use, and returns how many
-    /// there were: their clients would reach whoever gets the address next. As [`Conntrack::remove`].
+    /// there were: their clients would reach whoever gets the address next. As [`Conntrack::remove`], but the kernel lists no connections that are
+    /// not translated: on a node with many, most are none.
     ///
     /// # Errors
     /// [`NftError::Query`].
@@ -138,15 +142,17 @@ impl Conntrack {
         for family in NftFamily::ALL {
             if subnets.iter().any(|subnet| subnet.family() == family) {
                 let is_wanted = |flow: &Flow| flow.is_abandoned(subnets, in_use);
-                removed += self.remove_of(family, is_wanted)?;
+                removed += self.remove_of(family, Some(DST_NAT), is_wanted)?;
             }
         }
         Ok(removed)
     }
 
+    /// Removes the wanted ones of the connections whose status has these bits, or of all.
     fn remove_of(
         &mut self,
         family: NftFamily,
+        status: Option<u32>,
         is_wanted: impl Fn(&Flow) -> bool,
     ) -> Result<usize, NftError> {
         let wanted = |message: &NfMessage<'_>| {
@@ -154,8 +160,7 @@ impl Conntrack {
             flow.is_some_and(|flow| is_wanted(&flow))
         };
         let listed = self
-            .socket
-            .dump(CONNTRACK | GET, family.number(), |_| {}, wanted)
+            .list(family, status, wanted)
             .map_err(NftError::query("list connections"))?;
         let found: Vec<_> = messages(&listed).collect();
         let mut removed = 0;
@@ -165,6 +170,23 @@ impl Conntrack {
                 .map_err(NftError::query("remove connections"))?;
         }
         Ok(removed)
+    }
+
+    /// Lists the connections whose status has these bits, or all, and returns those that `keep` accepts. Kernels before 5.15 do not know the filter,
+    /// and list all.
+    fn list(
+        &mut self,
+        family: NftFamily,
+        status: Option<u32>,
+        keep: impl Fn(&NfMessage<'_>) -> bool,
+    ) -> nix::Result<Vec<u8>> {
+        let filter = |body: &mut NfWriter| {
+            if let Some(bits) = status {
+                body.number(STATUS, bits);
+            }
+        };
+        let kind = CONNTRACK | GET;
+        self.socket.dump(kind, family.number(), filter, keep)
     }
 
     fn delete(&mut self, family: NftFamily, listed: &[NfMessage<'_>]) -> nix::Result<usize> {

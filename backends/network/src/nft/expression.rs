@@ -10,8 +10,9 @@ const DATA: u16 = 2;
 /// `NFTA_DATA_VERDICT`, `NFTA_VERDICT_CODE`.
 const VERDICT: u16 = 2;
 const VERDICT_CODE: u16 = 1;
-/// `NF_DROP`.
+/// `NF_DROP`, `NF_ACCEPT`.
 const DROP: u32 = 0;
+const ACCEPT: u32 = 1;
 /// `NFT_CMP_EQ`, `NFT_CMP_NEQ`.
 const COMPARE: [u32; 2] = [0, 1];
 /// `NFT_LOOKUP_F_INV`.
@@ -56,6 +57,8 @@ pub(super) enum Expression {
     TranslateDestination { family: u8, address: u32, port: u32 },
     /// Changes the source to the address of the device by which the packet leaves.
     Masquerade,
+    /// Ends the chain for the packet, which goes on.
+    Accept,
     /// Drops the packet.
     Drop,
     /// Another one, which is not ours.
@@ -82,7 +85,7 @@ impl Expression {
             Self::Lookup { .. } => "lookup",
             Self::TranslateDestination { .. } => "nat",
             Self::Masquerade => "masq",
-            Self::Drop => "immediate",
+            Self::Accept | Self::Drop => "immediate",
             Self::Foreign(name) => name,
         }
     }
@@ -145,12 +148,8 @@ impl Expression {
                     (5, *port),
                 ],
             ),
-            Self::Drop => {
-                data.number(1, 0);
-                data.nest(2, |nested| {
-                    nested.nest(VERDICT, |verdict| verdict.number(VERDICT_CODE, DROP))
-                });
-            }
+            Self::Accept => decide(data, ACCEPT),
+            Self::Drop => decide(data, DROP),
             Self::Masquerade | Self::Foreign(_) => {}
         }
     }
@@ -215,8 +214,11 @@ impl Expression {
             "masq" if attributes(data).next().is_none() => Self::Masquerade,
             "immediate" => {
                 let verdict = attribute(attribute(data, 2)?, VERDICT)?;
-                let drops = number(data, 1)? == 0 && number(verdict, VERDICT_CODE)? == DROP;
-                drops.then_some(Self::Drop)?
+                match (number(data, 1)?, number(verdict, VERDICT_CODE)?) {
+                    (0, ACCEPT) => Self::Accept,
+                    (0, DROP) => Self::Drop,
+                    _ => return None,
+                }
             }
             _ => return None,
         })
@@ -230,6 +232,14 @@ fn four_byte_register(number: u32) -> u32 {
         1..=4 => FIRST + (number - 1) * 4,
         _ => number,
     }
+}
+
+/// Writes what decides about the packet: a value for register 0.
+fn decide(data: &mut NfWriter, code: u32) {
+    data.number(1, 0);
+    data.nest(2, |nested| {
+        nested.nest(VERDICT, |verdict| verdict.number(VERDICT_CODE, code));
+    });
 }
 
 fn numbers(to: &mut NfWriter, all: &[(u16, u32)]) {

@@ -7,7 +7,7 @@ use super::family::NftFamily;
 use super::found::{FoundTable, Repair, repair, table_of};
 use super::message::messages;
 use super::monitor::changed_by_others;
-use super::socket::NfAnswer;
+use super::socket::{MAX_SEND, NfAnswer};
 use super::transaction::{element_steps, transaction, verdict};
 
 /// Reads bytes as a dump of tables and of connections, as notifications, and as answers: a table that is listed can be read, no element that
@@ -42,12 +42,13 @@ fn table(data: &[u8], family: NftFamily) {
         assert!(!element.to_string().is_empty());
         let steps: Vec<_> =
             element_steps(family, element.set(), true, std::slice::from_ref(element)).collect();
-        let sent = transaction("switchyard", &steps, 1, None, true).expect("one element is small");
+        let sent = transaction("switchyard", &steps, 1, None, true, MAX_SEND)
+            .expect("one element is small");
         assert_eq!(messages(&sent.bytes).count(), 3);
     }
     let (steps, change) = repair(family, Some(&found), found.elements());
     assert_eq!(found.is_intact(family), change == Repair::Nothing);
     assert_eq!(steps.is_empty(), change == Repair::Nothing);
     let (steps, _) = repair(family, Some(&found), &BTreeSet::new());
-    assert!(transaction("switchyard", &steps, 1, None, true).is_ok());
+    assert!(transaction("switchyard", &steps, 1, None, true, MAX_SEND).is_ok());
 }

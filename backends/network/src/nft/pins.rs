@@ -44,7 +44,21 @@ fn link_local(mac: Mac) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nft::NftFamily;
+    use crate::nft::{NftFamily, TableName, text};
+
+    /// The chain sees the frames of all bridges of the node, those of others too.
+    #[test]
+    fn frame_by_a_port_that_is_not_pinned_is_looked_up_once() {
+        let table = text(NftFamily::Bridge, &TableName::default());
+        let rules: Vec<&str> = table.lines().map(str::trim).collect();
+        let begin = rules
+            .iter()
+            .position(|line| line.ends_with("policy accept;"));
+        let (_, rules) = rules.split_at(begin.unwrap() + 1);
+        assert_eq!(rules[0], "iifname != @pinned accept");
+        let looks = |line: &&&str| line.contains("@pinned ");
+        assert_eq!(rules.iter().filter(looks).count(), 1, "{table}");
+    }
 
     #[test]
     fn port_is_pinned_to_its_addresses_and_the_link_local_one() {

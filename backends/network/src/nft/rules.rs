@@ -83,11 +83,14 @@ pub(super) fn chains(family: NftFamily) -> &'static [BaseChain] {
 /// those of others. Nothing else than IP and ARP may come by such a port: it could carry a packet that no rule reads. Before it has an address
 /// of IPv6 a container sends with `::`: it joins groups, and asks whether anybody has what will be its own address; the same question about
 /// another one would keep a neighbour from it.
+///
+/// The chain sees the frames of all bridges of the node: the first rule leaves those of other ports alone, so that each costs one lookup.
 fn port_rules() -> Vec<Vec<Statement>> {
     use EtherType::{Arp, Ip4, Ip6};
     use Field::{Advertised6, ArpAddress, ArpMac, Input, Source4, Source6, SourceMac};
     use Statement::{
-        Carries, CarriesNot, Drop, Icmp6, In, NotIcmp6, NotUnspecified6, PairNotIn, Unspecified6,
+        Accept, Carries, CarriesNot, Drop, Icmp6, NotIcmp6, NotIn, NotUnspecified6, PairNotIn,
+        Unspecified6,
     };
     use TableSet::{Pinned, PinnedAddresses, PinnedAddresses6, PinnedMacs};
 
@@ -117,13 +120,12 @@ fn port_rules() -> Vec<Vec<Statement>> {
         vec![Icmp6(REDIRECT)],
         vec![CarriesNot(Ip4), CarriesNot(Arp), CarriesNot(Ip6)],
     ];
-    let rule = |conditions: Vec<Statement>| {
-        let mut rule = vec![In(Input, Pinned)];
-        rule.extend(conditions);
+    let mut rules = vec![vec![NotIn(Input, Pinned), Accept]];
+    rules.extend(conditions.into_iter().map(|mut rule| {
         rule.push(Drop);
         rule
-    };
-    conditions.into_iter().map(rule).collect()
+    }));
+    rules
 }
 
 /// Returns the rules of a chain.

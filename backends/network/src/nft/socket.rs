@@ -16,6 +16,8 @@ use super::message::{
 
 /// The size of the largest transaction, in bytes: more than 100,000 elements.
 pub(super) const MAX_SEND: usize = 16 << 20;
+/// What the kernel keeps of the buffer for a send besides its bytes.
+const SEND_OVERHEAD: usize = 32;
 /// Room for answers and notifications that are not yet read, in bytes. A transaction with many errors has an answer for each, and an
 /// answer repeats the message.
 const RECEIVE_BUFFER: usize = 4 << 20;
@@ -43,6 +45,8 @@ pub(super) struct NfSocket {
     port: u32,
     sequence: u32,
     buffer: Vec<u8>,
+    /// How many bytes a send may have.
+    pub(super) longest_send: usize,
 }
 
 impl NfSocket {
@@ -62,7 +66,9 @@ impl NfSocket {
         )?;
         bind(socket.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
         let port = getsockname::<NetlinkAddr>(socket.as_raw_fd())?.pid();
+        let room = getsockopt(&socket, sockopt::SndBuf)?.saturating_sub(SEND_OVERHEAD);
         Ok(Self {
+            longest_send: room.min(MAX_SEND),
             socket,
             port,
             sequence: 0,
@@ -91,11 +97,6 @@ impl NfSocket {
                 sent => return sent.map(drop),
             }
         }
-    }
-
-    /// Returns about how many bytes a send may have.
-    pub(super) fn longest_send(&self) -> usize {
-        getsockopt(&self.socket, sockopt::SndBuf).map_or(MAX_SEND, |size| size.min(MAX_SEND))
     }
 
     /// Receives one datagram.

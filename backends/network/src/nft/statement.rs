@@ -127,6 +127,8 @@ pub(super) enum Statement {
     Unspecified6,
     /// It is another one.
     NotUnspecified6,
+    /// Ends the chain for the packet: those of others see it all the same.
+    Accept,
     Drop,
     Masquerade,
     /// Changes the destination to what the map has for address, protocol and port.
@@ -230,6 +232,7 @@ impl Statement {
             Self::NotIcmp6 => "meta l4proto != ipv6-icmp".to_owned(),
             Self::Unspecified6 => format!("{} ::", field(Field::Source6)),
             Self::NotUnspecified6 => format!("{} != ::", field(Field::Source6)),
+            Self::Accept => "accept".to_owned(),
             Self::Drop => "drop".to_owned(),
             Self::Masquerade => "masquerade".to_owned(),
             Self::ToPortAt => {
@@ -287,6 +290,7 @@ impl Statement {
                 Field::Source6.load(family, FIRST, None),
                 compare(false, &UNSPECIFIED6),
             ],
+            Self::Accept => vec![Expression::Accept],
             Self::Drop => vec![Expression::Drop],
             Self::Masquerade => vec![Expression::Masquerade],
             Self::ToPortAt => {

@@ -361,14 +361,15 @@ impl NftTables {
     ) -> Result<Verdict, NftError> {
         let count = u32::try_from(steps.len()).unwrap_or(u32::MAX - 2);
         let first = self.socket.sequences(count.saturating_add(2));
-        let sent = transaction(table, steps, first, generation, commit)?;
+        let max = self.socket.longest_send;
+        let sent = transaction(table, steps, first, generation, commit, max)?;
         let query = |source| NftError::Query {
             doing: described(table, steps, None),
             source,
         };
         self.socket.send(&sent.bytes).map_err(|source| {
+            // Of a kernel that keeps more of the buffer.
             if source == Errno::EMSGSIZE {
-                let max = self.socket.longest_send();
                 NftError::TooLarge { max }
             } else {
                 query(source)

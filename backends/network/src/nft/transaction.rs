@@ -10,7 +10,7 @@ use super::family::NftFamily;
 use super::message::{ACK, APPEND, CREATE, NFTABLES, NfHead, NfWriter};
 use super::rules::{BaseChain, chains, rule_expressions, rule_text, rules};
 use super::sets::{KeyPart, TableSet, length, type_number};
-use super::socket::{MAX_SEND, NfAnswer};
+use super::socket::NfAnswer;
 use super::statement::Statement;
 
 /// `NFNL_MSG_BATCH_BEGIN`, `..._END`: what is between is done as a whole or not at all.
@@ -137,13 +137,17 @@ pub(super) fn element_steps(
 /// Writes a transaction on the table of this name.
 ///
 /// It has as many sequence numbers as steps, and two more, from `first` on. With a generation the kernel does it only if the ruleset is
-/// still that one. Without `commit` the kernel looks at each step and then does none.
+/// still that one. Without `commit` the kernel looks at each step and then does none. It has at most `max` bytes.
+///
+/// # Errors
+/// [`NftError::TooLarge`].
 pub(super) fn transaction(
     table: &str,
     steps: &[TableStep],
     first: u32,
     generation: Option<u32>,
     commit: bool,
+    max: usize,
 ) -> Result<Transaction, NftError> {
     let mut writer = NfWriter::default();
     let mut sequence = first;
@@ -181,8 +185,8 @@ pub(super) fn transaction(
     }
     let bytes = writer
         .finish()
-        .filter(|bytes| bytes.len() <= MAX_SEND)
-        .ok_or(NftError::TooLarge { max: MAX_SEND })?;
+        .filter(|bytes| bytes.len() <= max)
+        .ok_or(NftError::TooLarge { max })?;
     Ok(Transaction {
         bytes,
         first,
@@ -339,6 +343,7 @@ mod tests {
     use super::*;
     use crate::nft::family::{BridgeName, Transport};
     use crate::nft::message::messages;
+    use crate::nft::socket::MAX_SEND;
 
     fn answer(sequence: u32, errno: Option<Errno>) -> NfAnswer {
         NfAnswer {
@@ -450,7 +455,7 @@ mod tests {
     fn only_the_last_step_asks_for_an_answer() {
         let steps = table_steps(NftFamily::Ip4);
         for commit in [true, false] {
-            let sent = transaction("switchyard", &steps, 5, Some(7), commit).unwrap();
+            let sent = transaction("switchyard", &steps, 5, Some(7), commit, MAX_SEND).unwrap();
             let sent_messages: Vec<_> = messages(&sent.bytes).collect();
             assert_eq!(sent_messages.len(), steps.len() + 1 + usize::from(commit));
             let asking: Vec<_> = sent_messages
@@ -477,8 +482,13 @@ mod tests {
         let steps: Vec<_> =
             element_steps(NftFamily::Ip6, TableSet::PortsAt, true, &elements).collect();
         assert_eq!(steps.len(), 3);
-        let sent = transaction("switchyard", &steps, 1, None, true).unwrap();
+        let sent = transaction("switchyard", &steps, 1, None, true, MAX_SEND).unwrap();
         assert!(messages(&sent.bytes).all(|message| message.raw.len() < 64 << 10));
-        assert!(!sent.bytes.is_empty());
+        let length = sent.bytes.len();
+        for (max, is_refused) in [(length, false), (length - 1, true), (0, true)] {
+            let sent = transaction("switchyard", &steps, 1, None, true, max);
+            let refused = matches!(sent, Err(NftError::TooLarge { max: told }) if told == max);
+            assert_eq!(refused, is_refused, "{max} of {length}");
+        }
     }
 }

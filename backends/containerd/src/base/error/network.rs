@@ -24,8 +24,19 @@ pub(crate) fn from_network(error: impl StdError + Send + Sync + 'static) -> Erro
             | DriverError::PortTaken { .. },
         ) => Some(ErrorKind::Unavailable),
         // It was tried three times while other programs changed rules.
-        Some(DriverError::Rules(NftError::Contended { .. })) => Some(ErrorKind::Unavailable),
-        Some(DriverError::Links(_) | DriverError::Rules(_) | DriverError::NotUndone { .. }) => None,
+        Some(
+            DriverError::Rules(NftError::Contended { .. })
+            | DriverError::NotRestored {
+                source: NftError::Contended { .. },
+                ..
+            },
+        ) => Some(ErrorKind::Unavailable),
+        Some(
+            DriverError::Links(_)
+            | DriverError::Rules(_)
+            | DriverError::NotRestored { .. }
+            | DriverError::NotUndone { .. },
+        ) => None,
         None => any.downcast_ref().and_then(kind_of_addresses),
     };
     let kind = kind.unwrap_or_else(|| exhausted_or(ErrorKind::Internal, any));
@@ -113,6 +124,14 @@ mod tests {
         };
         for (error, kind) in [
             (DriverError::Rules(unanswered()), ErrorKind::Internal),
+            (
+                DriverError::NotRestored {
+                    families: "family ip".to_owned(),
+                    open: "ports may lead nowhere".to_owned(),
+                    source: unanswered(),
+                },
+                ErrorKind::Internal,
+            ),
             (
                 DriverError::PortTaken {
                     ports: "port 8080 tcp".to_owned(),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use switchyard_core::Result;
 use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::files::Durable;
-use switchyard_namespaces::{files, has_device};
+use switchyard_namespaces::{delete_device, files, has_device};
 use switchyard_network::netlink::LinkName;
 
 use super::{DEVICES, NativeBridges};
@@ -92,6 +92,37 @@ impl NativeBridges {
             reach(CrashPoint::PodBridgeUnmarked);
         }
         Ok(is_there)
+    }
+
+    /// Removes what the tables have of a bridge that is about to be deleted, and on which nothing is. Idempotent. Blocks.
+    ///
+    /// # Errors
+    /// `Internal` with the kernel's text: call it again.
+    pub(super) fn forget_bridge(&self, name: &str) -> Result<()> {
+        let link = LinkName::new(name).map_err(from_network)?;
+        self.tables.forget_bridge(&link).map_err(from_network)?;
+        self.others.lock().remove(name);
+        self.bridges_changed.notify_one();
+        Ok(())
+    }
+
+    /// Deletes a bridge on which nothing is, with what the tables have of it. The crash points are those of the rules' and of the bridge's
+    /// removal. Idempotent. Blocks.
+    ///
+    /// # Errors
+    /// `Internal` with the kernel's text: call it again.
+    pub(in crate::network) fn delete_bridge(
+        &self,
+        name: &str,
+        rules_removed: CrashPoint,
+        deleted: CrashPoint,
+    ) -> Result<()> {
+        self.forget_bridge(name)?;
+        reach(rules_removed);
+        delete_device(name).map_err(from_namespaces)?;
+        reach(deleted);
+        // Who takes over what is on record may have seen the device in between.
+        self.forget_bridge(name)
     }
 }
 

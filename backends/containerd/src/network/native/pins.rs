@@ -4,13 +4,26 @@
 //! NET_ADMIN may give the sandbox other addresses, as programs with virtual ones do: before one is created, a file beside the journal says so,
 //! and the pins go. The sandbox stays without them, also when it is started again, or when a later process takes it over. The file is written as
 //! well when a sandbox is started again that has such a task and was not pinned before.
+//!
+//! A task may be created while its sandbox is attached or taken over, by somebody who joins its network. Each side writes first, and then looks at
+//! what the other one writes, so that one of them finds both, in whatever order they come:
+//!
+//! ```text
+//! task     note ──> journal read ──> pins removed          allow_net_admin
+//! sandbox  journal saved or read ──> pins ──> note looked at ──> pins removed     unpin_noted
+//! ```
+//!
+//! What fails on the side of the sandbox is undone with its attachment, or repeated by the next look at the journals.
+
+use std::sync::Arc;
 
 use switchyard_cni as cni;
 use switchyard_core::Result;
 use switchyard_core::id::SandboxId;
 use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::report;
-use switchyard_network::driver::BridgeTables;
+use switchyard_network::addresses::Holder;
+use switchyard_network::driver::{BridgeDriver, BridgeTables};
 use switchyard_network::netlink::Mac;
 
 use super::{NATIVE, NativeBridges, holder};
@@ -19,6 +32,14 @@ use crate::base::error::{from_cni, from_network};
 use crate::base::fs::{blocking, io_error, write_durable};
 use crate::base::layout::SandboxDirs;
 use crate::network::request::INTERFACE;
+
+/// A sandbox that is attached, and may be pinned.
+#[derive(Debug)]
+pub(super) struct AttachedSandbox {
+    pub(super) driver: Arc<BridgeDriver>,
+    pub(super) holder: Holder,
+    pub(super) dirs: SandboxDirs,
+}
 
 /// Returns whether a sandbox is pinned, of which a task has NET_ADMIN or none has.
 pub(super) const fn is_pinned(choice: PinChoice, has_net_admin: bool) -> bool {
@@ -72,15 +93,33 @@ fn note(dirs: &SandboxDirs) -> Result<()> {
     Ok(())
 }
 
-/// Notes that a task of a sandbox has NET_ADMIN, and returns the journal of the sandbox, if the daemon has attached and pinned it. Blocks.
-fn note_if_pinned(dirs: &SandboxDirs) -> Result<Option<cni::Saved>> {
-    let saved = cni::Saved::read(&dirs.cni_journal()).map_err(from_cni)?;
-    let Some(saved) = saved.filter(|saved| saved.driver() == Some(NATIVE) && saved.is_pinned())
-    else {
-        return Ok(None);
-    };
-    note(dirs)?;
-    Ok(Some(saved))
+/// Notes that a task of a sandbox has NET_ADMIN, if the daemon has attached and pinned it, or is about to: then it has no journal yet. Returns the
+/// journal of one that is pinned by now. Blocks.
+pub(super) fn note_if_pinned(dirs: &SandboxDirs) -> Result<Option<cni::Saved>> {
+    let read = || cni::Saved::read(&dirs.cni_journal()).map_err(from_cni);
+    let is_ours = |saved: &cni::Saved| saved.driver() == Some(NATIVE) && saved.is_pinned();
+    match read()? {
+        Some(saved) if !is_ours(&saved) => return Ok(None),
+        // The sandbox is gone.
+        None if !dirs.state.exists() => return Ok(None),
+        Some(_) | None => note(dirs)?,
+    }
+    // It may have been saved in between, by an attachment that did not find the note.
+    Ok(read()?.filter(is_ours))
+}
+
+/// Those of which a task has NET_ADMIN by now. Blocks.
+///
+/// # Errors
+/// `Internal` if the disk does not tell.
+pub(super) fn noted(attached: Vec<AttachedSandbox>) -> Result<Vec<AttachedSandbox>> {
+    let mut noted = Vec::new();
+    for one in attached {
+        if has_net_admin(&one.dirs)? {
+            noted.push(one);
+        }
+    }
+    Ok(noted)
 }
 
 impl NativeBridges {
@@ -114,6 +153,22 @@ impl NativeBridges {
     pub(crate) async fn note_net_admin(&self, dirs: &SandboxDirs) -> Result<()> {
         let dirs = dirs.clone();
         blocking(move || note(&dirs)).await
+    }
+
+    /// Behind the pins of sandboxes: lets those send with any address of which a task has NET_ADMIN, as was [`noted`] since their pins were asked
+    /// for, unless the configuration pins all. Idempotent. Cancel-safe.
+    ///
+    /// # Errors
+    /// `Internal` with the kernel's text: call it again.
+    pub(super) async fn unpin_noted(&self, noted: Vec<AttachedSandbox>) -> Result<()> {
+        if noted.is_empty() || is_pinned(self.pin, true) {
+            return Ok(());
+        }
+        let unpin = move |_: &BridgeTables| {
+            let mut all = noted.iter();
+            all.try_for_each(|one| one.driver.unpin(&one.holder))
+        };
+        self.call(unpin).await?.map_err(from_network)
     }
 
     /// Before a task with NET_ADMIN is created in a sandbox: lets the sandbox send with any address from now on, for good, unless the
@@ -208,7 +263,8 @@ mod tests {
         };
         let of_another = pinned("true").map(|text| text.replacen("\"native\"", "\"ipvlan\"", 1));
         for (journal, is_noted) in [
-            (None, false),
+            // It may be about to be attached.
+            (None, true),
             (Some(golden.to_owned()), false),
             (pinned("false"), false),
             (of_another, false),
@@ -223,7 +279,8 @@ mod tests {
             }
             for _ in 0..2 {
                 let noted = note_if_pinned(&dirs).unwrap();
-                assert_eq!(noted.is_some(), is_noted, "{journal:?}");
+                let is_known = is_noted && journal.is_some();
+                assert_eq!(noted.is_some(), is_known, "{journal:?}");
                 assert_eq!(has_net_admin(&dirs).unwrap(), is_noted, "{journal:?}");
             }
         }

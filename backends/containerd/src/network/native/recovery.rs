@@ -7,9 +7,10 @@ use std::time::Duration;
 use switchyard_cni as cni;
 use switchyard_core::id::SandboxId;
 use switchyard_core::{Error, Result};
+use switchyard_linux::report;
 use switchyard_network::driver::BridgeTables;
 
-use super::pins::{has_net_admin, is_pinned};
+use super::pins::{AttachedSandbox, has_net_admin, is_pinned, noted};
 use super::{NATIVE, NativeAttachment, NativeBridges};
 use crate::base::error::{from_cni, from_network};
 use crate::base::fs::ids_below;
@@ -26,6 +27,18 @@ pub(super) struct FoundAttachments {
     pub(super) has_unread: bool,
 }
 
+impl NativeAttachment {
+    /// The sandbox, for a look behind the pins: also if its journal and its note say by now that it has none, since an earlier look may have given
+    /// it some.
+    pub(super) fn sandbox(&self, layout: &Layout) -> AttachedSandbox {
+        AttachedSandbox {
+            driver: Arc::clone(&self.driver),
+            holder: self.attachment.holder.clone(),
+            dirs: layout.sandbox(self.id),
+        }
+    }
+}
+
 impl NativeBridges {
     /// Takes over what predecessors have attached, and restores the tables for it. Before anything is attached or detached. Idempotent:
     /// recovery may be tried again. What fails is logged, and tried again by [`NativeBridges::watch`]; until then no port of others is
@@ -39,7 +52,11 @@ impl NativeBridges {
                 adopted,
                 "the rules of the gateway's bridges are as they should be"
             ),
-            Ok(Err(error)) => log_not_restored(&from_network(error)),
+            // The first look of the watch comes right behind it, and tells it.
+            Ok(Err(error)) => tracing::debug!(
+                error = report(&error),
+                "the rules of the gateway's bridges are not restored yet: trying again"
+            ),
             Err(error) => log_not_restored(&error),
         }
     }
@@ -70,16 +87,32 @@ impl NativeBridges {
             return None;
         }
         let adopted = all.len();
+        let attached: Vec<_> = all.iter().map(|one| one.sandbox(layout)).collect();
         let adopt = move |tables: &BridgeTables| {
             let all = all.iter();
             tables.adopt(all.map(|one| (&*one.driver, &one.attachment)), !has_unread);
         };
-        if let Err(error) = self.call(adopt).await {
+        let taken_over = async {
+            self.call(adopt).await?;
+            self.unpin_overtaken(layout, attached).await
+        };
+        if let Err(error) = taken_over.await {
             self.knows_all.store(false, Ordering::Relaxed);
             log_not_restored(&error);
         }
         self.in_use.cancel();
         Some(adopted)
+    }
+
+    /// Lets those sandboxes go in which a task with NET_ADMIN was created while their journals were read, behind their pins.
+    ///
+    /// # Errors
+    /// Those of [`NativeBridges::unpin_noted`]; `Internal` if the disk does not tell, `Unavailable` if it hangs.
+    async fn unpin_overtaken(&self, layout: &Layout, attached: Vec<AttachedSandbox>) -> Result<()> {
+        let dir = layout.all_sandbox_state();
+        let object = format!("the notes of NET_ADMIN in {}", dir.display());
+        let noted = self.files.run(object, move || noted(attached)).await?;
+        self.unpin_noted(noted).await
     }
 
     /// Reads the journals of all sandboxes on a thread of its own.

@@ -175,6 +175,75 @@ fn sandbox_is_taken_over_pinned_as_its_journal_its_tasks_and_the_key_say() {
     }
 }
 
+/// The task may be of another sandbox, which joins the network of this one while it is attached or taken over.
+#[test]
+fn sandbox_has_no_pins_behind_a_task_with_net_admin_whenever_that_comes() {
+    for is_recovered in [false, true] {
+        for task_comes in 0..=4 {
+            let dir = tempfile::tempdir().unwrap();
+            let layout = Layout::new(&dir.path().join("state"), &dir.path().join("run"));
+            let dirs = layout.sandbox(SandboxId::random());
+            fs::create_dir_all(&dirs.state).unwrap();
+            if is_recovered {
+                fs::write(dirs.cni_journal(), pinned("true")).unwrap();
+            }
+            let mut is_asked = false;
+            let mut has_pins = false;
+            for step in 0..=4 {
+                if step == task_comes && pins::note_if_pinned(&dirs).unwrap().is_some() {
+                    has_pins = false;
+                }
+                match step {
+                    0 => is_asked = !pins::has_net_admin(&dirs).unwrap(),
+                    1 if !is_recovered => {
+                        fs::write(dirs.cni_journal(), pinned(&is_asked.to_string())).unwrap();
+                    }
+                    2 => has_pins = is_asked,
+                    3 if has_pins => {
+                        let one = AttachedSandbox {
+                            driver: Arc::clone(&bridge().own),
+                            holder: Holder::new("a", INTERFACE).unwrap(),
+                            dirs: dirs.clone(),
+                        };
+                        has_pins = pins::noted(vec![one]).unwrap().is_empty();
+                    }
+                    _ => {}
+                }
+            }
+            assert!(
+                !has_pins,
+                "recovered {is_recovered}, before step {task_comes}"
+            );
+            assert!(pins::has_net_admin(&dirs).unwrap());
+        }
+    }
+}
+
+/// The pins may be there since a look before the note, whose own look behind the pins failed.
+#[test]
+fn each_look_finds_the_sandboxes_of_tasks_with_net_admin() {
+    for (said, has_net_admin, expected) in [
+        ("true", true, 1),
+        ("true", false, 0),
+        // It has no pins, which is looked at in the tables.
+        ("false", true, 1),
+        ("false", false, 0),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::new(&dir.path().join("state"), &dir.path().join("run"));
+        let dirs = layout.sandbox(SandboxId::random());
+        fs::create_dir_all(&dirs.state).unwrap();
+        fs::write(dirs.cni_journal(), pinned(said)).unwrap();
+        if has_net_admin {
+            fs::write(dirs.net_admin_mark(), "").unwrap();
+        }
+        let found = bridge().find(&layout, false).unwrap();
+        let attached = found.all.iter().map(|one| one.sandbox(&layout)).collect();
+        let noted = pins::noted(attached).unwrap();
+        assert_eq!(noted.len(), expected, "{said} {has_net_admin}");
+    }
+}
+
 /// Else it would be pinned although a task of it may have been promised otherwise.
 #[test]
 fn sandbox_whose_mark_cannot_be_looked_at_counts_as_unread() {

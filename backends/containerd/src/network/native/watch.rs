@@ -43,11 +43,10 @@ struct PolledMonitor {
 }
 
 /// The result of a look at the tables.
-#[derive(Default)]
 struct TableLook {
-    /// What was mended, for people.
-    mended: Vec<String>,
-    /// The port of the tables' socket, whose changes are our own.
+    /// What was mended, for people, or why not all of it could be.
+    mended: Result<Vec<String>>,
+    /// The port of the tables' socket, whose changes are our own. Also behind a failure: else each attachment would cause a look.
     own: Option<u32>,
 }
 
@@ -88,17 +87,17 @@ impl NativeBridges {
         }
     }
 
-    /// Removes the connections that go on to where a port led before, once for several attachments and detachments, behind the answers to
-    /// them. Never ends. Cancel-safe.
+    /// Removes the connections that go on to where a port led before: first those that predecessors have left, of all bridges on record, and then
+    /// once for several attachments and detachments, behind the answers to them. Never ends. Cancel-safe.
     async fn forget_past_flows(&self) {
+        self.in_use.cancelled().await;
+        let others: Vec<_> = self.others.lock().values().cloned().collect();
+        for driver in others.into_iter().chain([Arc::clone(&self.own)]) {
+            log_flows_stay(self.call(move |_| driver.forget_abandoned_flows()).await);
+        }
         loop {
             self.past_flows.notified().await;
-            if let Err(error) = self.call(BridgeTables::forget_past_flows).await {
-                tracing::debug!(
-                    error = error.report(),
-                    "connections to ports of former containers stay"
-                );
-            }
+            log_flows_stay(self.call(BridgeTables::forget_past_flows).await);
         }
     }
 
@@ -114,13 +113,13 @@ impl NativeBridges {
             if !self.knows_all.load(Ordering::Relaxed) {
                 self.take_over(layout, false).await;
             }
-            let looked = self.look().await;
-            let errors = [opened.as_ref().err(), looked.as_ref().err()];
+            let TableLook { mended, own } = self.look().await;
+            let errors = [opened.as_ref().err(), mended.as_ref().err()];
             for error in errors.into_iter().flatten() {
                 log_once(&mut logged, error);
             }
-            let works = opened.is_ok() && looked.is_ok();
-            let TableLook { mended, own } = looked.unwrap_or_default();
+            let works = opened.is_ok() && mended.is_ok();
+            let mended = mended.unwrap_or_default();
             for text in mended.iter().filter(|text| logged.is_new(text)) {
                 tracing::warn!(
                     what = text,
@@ -133,7 +132,13 @@ impl NativeBridges {
             } else {
                 backoff.pause()
             };
-            match timeout(pause, changed(&mut monitor, own)).await {
+            let noticed = async {
+                tokio::select! {
+                    changed = changed(&mut monitor, own) => changed,
+                    () = self.fell_behind.notified() => Ok(()),
+                }
+            };
+            match timeout(pause, noticed).await {
                 Ok(Ok(())) => sleep(SETTLE).await,
                 // Another one is opened.
                 Ok(Err(error)) => {
@@ -193,24 +198,29 @@ impl NativeBridges {
     }
 
     /// Looks at the tables, and mends them.
-    async fn look(&self) -> Result<TableLook> {
+    async fn look(&self) -> TableLook {
         let looked = self
             .call(|tables| {
-                let restored = tables.restore().map_err(from_network)?;
-                let mended = restored.into_iter();
-                Ok(TableLook {
-                    mended: mended
+                let restored = tables.restore().map_err(from_network);
+                let texts = restored.map(|repairs| {
+                    let repairs = repairs.into_iter();
+                    repairs
                         .filter_map(|(family, repair)| mended_text(family, repair))
-                        .collect(),
+                        .collect()
+                });
+                TableLook {
+                    mended: texts,
                     own: tables.socket_port(),
-                })
+                }
             })
-            .await
-            .flatten();
+            .await;
         // Also after an error, which may be that of one table while another one was mended. Where no connections wait to be removed, it does
         // without the kernel.
         self.past_flows.notify_one();
-        looked
+        looked.unwrap_or_else(|error| TableLook {
+            mended: Err(error),
+            own: None,
+        })
     }
 }
 
@@ -219,6 +229,15 @@ async fn changed(monitor: &mut Option<PolledMonitor>, own: Option<u32>) -> Resul
     match monitor {
         Some(monitor) => monitor.changed(own).await,
         None => std::future::pending().await,
+    }
+}
+
+fn log_flows_stay(removed: Result<()>) {
+    if let Err(error) = removed {
+        tracing::debug!(
+            error = error.report(),
+            "connections to ports of former containers stay"
+        );
     }
 }
 

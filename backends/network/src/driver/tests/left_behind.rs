@@ -195,7 +195,7 @@ fn ports_of_a_family_that_the_bridge_has_no_more_go_with_their_container() {
 }
 
 /// Returns whether what a client sends by UDP arrives at a server.
-fn is_received(client: &UdpSocket, server: &Host) -> bool {
+pub(super) fn is_received(client: &UdpSocket, server: &Host) -> bool {
     server.udp.set_read_timeout(Some(SHORT)).unwrap();
     // A port without a server answers with an error, which the next call reports.
     let _ = client.send(b"question");

@@ -352,3 +352,107 @@ fn link_local_address_is_the_pinned_one_whatever_the_default() {
         });
     }
 }
+
+/// As where another program owns a table of its name: what is not pinned does without it, and the rest is told and tried again.
+#[test]
+fn table_of_pins_that_the_kernel_refuses_keeps_no_other_one_back() {
+    in_private_netns(|| {
+        let pair = Pair::new(|request| request.ports = both(8080).to_vec());
+        let delete = |family| {
+            let words = ["delete", "table", family, "switchyard"];
+            run("nft", "nftables", &words);
+        };
+        delete("bridge");
+        let mut owner = NftTables::open(TableName::default()).unwrap();
+        owner.own_table(NftFamily::Bridge);
+        delete("ip");
+        delete("ip6");
+        let next = pair.node.next_driver();
+        adopt(&next, &[pair.attachment()], true);
+        assert!(!next.tables.is_behind());
+        let error = next.tables.restore().unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("family bridge")
+                && text.contains("NET_RAW")
+                && !text.contains("127.0.0.1"),
+            "{text}"
+        );
+        assert!(next.tables.is_behind());
+        let are_there = |when: &str| {
+            for family in NftFamily::ALL {
+                let is_port = |element: &Element| matches!(element, Element::Port { .. });
+                let is_there = elements_of(family).iter().any(is_port);
+                assert!(is_there, "{when}: {family:?}");
+            }
+        };
+        are_there("restored");
+        // This process sets the bridge up for it.
+        let mut others = ["b", "c", "d"].map(Container::new).into_iter();
+        let mut attach = |ports: &[PublishedPort], is_pinned| {
+            let mut container = others.next().unwrap();
+            container.request.ports = ports.to_vec();
+            container.request.is_pinned = is_pinned;
+            next.attach(&container.request)
+        };
+        attach(&[], false).unwrap();
+        // Its ports find a table missing.
+        delete("ip");
+        attach(&both(8081), false).unwrap();
+        are_there("published");
+        let error = attach(&[], true).unwrap_err();
+        assert!(matches!(error, DriverError::Rules(_)), "{error:?}");
+        assert!(
+            error.to_string().contains("table bridge switchyard"),
+            "{error}"
+        );
+        assert!(error.is_undone() && next.tables.is_behind());
+        drop(owner);
+        // A program that another test has just started may have the socket too, until it is executed.
+        let end = Instant::now() + LONG;
+        while next.tables.restore().is_err() {
+            assert!(Instant::now() < end, "the table has its owner still");
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert!(!next.tables.is_behind());
+        assert_eq!(pair.pins(), 5);
+    });
+}
+
+/// A table that has lost its rules takes elements all the same, by which nobody is pinned.
+#[test]
+fn container_is_not_pinned_by_a_table_whose_rules_cannot_be_restored() {
+    in_private_netns(|| {
+        let pair = Pair::new(|_| {});
+        let tables = &pair.node.driver.tables;
+        let limit_send = |max| {
+            let mut state = tables.lock();
+            let kernel = state.kernel(tables.name()).unwrap();
+            kernel.tables.limit_send(max)
+        };
+        let attach = |id, is_pinned| {
+            let mut container = Container::new(id);
+            container.request.is_pinned = is_pinned;
+            pair.node.driver.attach(&container.request)
+        };
+        let is_intact = || {
+            let mut tables = NftTables::open(TableName::default()).unwrap();
+            let table = tables.read(NftFamily::Bridge).unwrap();
+            table.unwrap().is_intact(NftFamily::Bridge)
+        };
+        let flush = ["flush", "chain", "bridge", "switchyard", "port_prerouting"];
+        run("nft", "nftables", &flush);
+        // Some elements are less, and a whole table is more.
+        let max = limit_send(1 << 10);
+        tables.restore().unwrap_err();
+        attach("a", false).unwrap();
+        let error = attach("b", true).unwrap_err();
+        assert!(matches!(error, DriverError::Rules(_)), "{error:?}");
+        assert!(error.is_undone() && tables.is_behind() && !is_intact());
+        assert_eq!(pair.pins(), 5, "those of the first one");
+        limit_send(max);
+        attach("c", true).unwrap();
+        assert!(!tables.is_behind() && is_intact());
+        assert_eq!(pair.pins(), 10);
+    });
+}

@@ -4,6 +4,7 @@ use std::net::UdpSocket;
 
 use super::*;
 use crate::nft::kept::kept;
+use crate::nft::{Element, ElementChange, NftTables, TableName};
 use crate::testing::{in_private_netns, subnet};
 
 fn tuple(protocol: u8, from: &str, to: &str) -> FlowTuple {
@@ -214,5 +215,45 @@ fn connection_is_removed_once() {
         client.send_to(b"x", server.local_addr().unwrap()).unwrap();
         let of = Flows::Of("127.0.0.1".parse().unwrap());
         assert_eq!(conntrack.remove(&[of]).unwrap(), 1);
+    });
+}
+
+#[test]
+fn look_for_abandoned_connections_lists_only_those_that_are_translated() {
+    in_private_netns(|| {
+        crate::nft::tables::tests::prepare();
+        let [container, other] =
+            ["127.0.0.2:0", "127.0.0.3:0"].map(|at| UdpSocket::bind(at).unwrap());
+        let to = container.local_addr().unwrap();
+        let element = Element::Port {
+            at: None,
+            protocol: Transport::Udp,
+            port: 8053,
+            to: to.ip(),
+            to_port: to.port(),
+        };
+        let change = ElementChange {
+            family: NftFamily::Ip4,
+            add: true,
+            element,
+        };
+        let mut tables = NftTables::open(TableName::default()).unwrap();
+        tables.change(&[change]).unwrap();
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.send_to(b"x", "127.0.0.1:8053").unwrap();
+        client.send_to(b"x", other.local_addr().unwrap()).unwrap();
+        let mut conntrack = Conntrack::open().unwrap();
+        let count = |status| {
+            let listed = conntrack.list(NftFamily::Ip4, status, |_| true).unwrap();
+            messages(&listed).count()
+        };
+        assert_eq!([None, Some(DST_NAT)].map(count), [2, 1]);
+        let subnets = [subnet("127.0.0.0/8")];
+        for expected in [1, 0] {
+            let removed = conntrack.remove_abandoned(&subnets, &BTreeSet::new());
+            assert_eq!(removed.unwrap(), expected);
+        }
+        let listed = conntrack.list(NftFamily::Ip4, None, |_| true).unwrap();
+        assert_eq!(messages(&listed).count(), 1, "the other one stays");
     });
 }

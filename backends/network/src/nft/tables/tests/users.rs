@@ -5,6 +5,28 @@ use switchyard_linux::host_features::in_user_namespace;
 use super::*;
 use crate::nft::socket::MAX_SEND;
 
+impl NftTables {
+    /// Makes an empty table that only this socket may change, and that ends with it. There must be none.
+    pub(crate) fn own_table(&mut self, family: NftFamily) {
+        let first = self.socket.sequences(3);
+        let action = Action::AddTable;
+        let steps = [TableStep { family, action }];
+        let mut sent =
+            transaction(self.table.as_str(), &steps, first, None, true, MAX_SEND).unwrap();
+        // The flags are the last value before the end of the batch, which has only headers: NFT_TABLE_F_OWNER.
+        let end = sent.bytes.len() - 20;
+        sent.bytes[end - 1] = 2;
+        self.socket.send(&sent.bytes).unwrap();
+        let answers = self.socket.answers().unwrap();
+        assert_eq!(verdict(&answers, sent.first, sent.steps), Verdict::Done);
+    }
+
+    /// Sends no more bytes at once from now on, as where the machine allows no more. Returns how many it did before.
+    pub(crate) fn limit_send(&mut self, max: usize) -> usize {
+        std::mem::replace(&mut self.socket.longest_send, max)
+    }
+}
+
 /// The variable by which the test below starts this program again.
 const INSIDE: &str = "SWITCHYARD_TEST_TABLES_INSIDE";
 
@@ -27,6 +49,16 @@ fn tables_of_another_process() {
     let many = (1..=20_000)
         .map(|number| port(number, "10.88.0.2"))
         .collect();
+    // Nothing of it is done, and the next one passes.
+    let max = tables.limit_send(1 << 16);
+    let error = tables.restore(NftFamily::Ip4, &many).unwrap_err();
+    assert!(
+        matches!(error, NftError::TooLarge { max } if max == 1 << 16),
+        "{error:?}"
+    );
+    let found = tables.read(NftFamily::Ip4).unwrap().unwrap();
+    assert_eq!(found.elements(), &elements(NftFamily::Ip4));
+    tables.limit_send(max);
     match tables.restore(NftFamily::Ip4, &many) {
         Ok(_) => {}
         Err(NftError::TooLarge { max }) => {
