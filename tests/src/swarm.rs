@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::net::Ipv4Addr;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -12,6 +13,7 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::external_containerd::ExternalContainerd;
 use crate::host::{eventually, inside};
 use crate::prereq;
 use crate::scratch::{Scratch, cgroup_name};
@@ -51,8 +53,10 @@ pub struct SwarmCluster {
 struct Dockerd {
     dir: PathBuf,
     child: Option<Child>,
-    /// Whether it makes the bridge docker0 and its rules.
+    /// Whether it makes the bridge docker0 and its rules, and runs containers.
     has_bridge: bool,
+    /// The containerd of one that runs containers. It would take that of the machine for its own.
+    containerd: Option<ExternalContainerd>,
 }
 
 // === impl SwarmCluster ===
@@ -156,10 +160,16 @@ impl SwarmCluster {
             dir.display()
         );
         fs::write(dir.join("daemon.json"), settings).expect("the scratch directory can be written");
+        if has_bridge {
+            let programs = dir.join("bin");
+            fs::create_dir(&programs).expect("the directory is ours");
+            symlink("/bin/true", programs.join("modprobe")).expect("the directory is ours");
+        }
         self.members.push(Dockerd {
             dir,
             child: None,
             has_bridge,
+            containerd: None,
         });
         self.start_member(number);
         number
@@ -197,13 +207,16 @@ impl SwarmCluster {
         let option = |name: &str, path: &str| format!("--{name}={}", dir.join(path).display());
         let mut command = self.inside(&dockerd);
         if self.members[number].has_bridge {
-            // A firewalld of the machine, which it would find by the bus, has nothing to do with it.
-            let bus = format!("unix:path={}", dir.join("bus").display());
+            let socket = dir.join("containerd.sock");
+            let [state, run] = ["containerd", "containerd-run"].map(|name| dir.join(name));
+            let containerd = ExternalContainerd::start_in(&state, &run, &socket, "");
+            self.members[number].containerd = Some(containerd);
             let parent = cgroup_name(self.scratch.digits());
             command
                 .args(WITH_BRIDGE)
-                .arg(format!("--cgroup-parent=/{parent}"))
-                .env("DBUS_SYSTEM_BUS_ADDRESS", bus);
+                .arg(option("containerd", "containerd.sock"))
+                .arg(format!("--cgroup-parent=/{parent}"));
+            keep_apart(&mut command, &dir);
         } else {
             command.args(WITHOUT_BRIDGE);
         }
@@ -406,9 +419,22 @@ impl Dockerd {
             let _ = child.kill();
             let _ = child.wait();
         }
-        // Its containerd, which a kill leaves.
+        self.containerd = None;
+        // The containerd that it started, which a kill leaves, and shims.
         let _ = crate::host::processes::clear(&self.dir);
     }
+}
+
+/// Keeps a dockerd with a bridge, whose directory this is, from changing the machine beyond its network namespace.
+fn keep_apart(dockerd: &mut Command, dir: &Path) {
+    // A firewalld of the machine, which it would find by the bus, has nothing to do with it.
+    let bus = format!("unix:path={}", dir.join("bus").display());
+    // It would load br_netfilter, by which bridges in all network namespaces ask iptables: the directory has a modprobe that does nothing.
+    let path = std::env::var("PATH").unwrap_or_default();
+    let path = format!("{}:{path}:/usr/sbin:/sbin", dir.join("bin").display());
+    dockerd
+        .env("DBUS_SYSTEM_BUS_ADDRESS", bus)
+        .env("PATH", path);
 }
 
 /// Runs a command that must not fail.
