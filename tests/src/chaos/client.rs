@@ -39,10 +39,10 @@ const FAILED_START_CODE: i32 = 128;
 const LINES: u64 = 60;
 /// Limit until an exit, or the rest of a log, is visible.
 const END_VISIBLE_LIMIT: Duration = Duration::from_secs(40);
-/// Limit until the network of a pod is what was said of it: a flush of the tables is mended within 2 seconds.
-const NETWORK_LIMIT: Duration = Duration::from_secs(5);
 /// The same for the rest of a log that may be lost for an excused reason.
 const EXCUSED_LOG_LIMIT: Duration = Duration::from_secs(3);
+/// Limit until the network of a pod is what was said of it: plugins end that of a former pod behind the answer to its stop.
+const NETWORK_LIMIT: Duration = Duration::from_secs(5);
 
 /// A pod of this client.
 #[derive(Debug)]
