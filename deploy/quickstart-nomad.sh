@@ -120,7 +120,7 @@ END
 
 driver_or_end() { driver_is_healthy || ! agent_runs; }
 
-driver_is_healthy() { nomad_here node status -self 2>/dev/null | grep -qE '^Driver Status *= .*switchyard'; }
+driver_is_healthy() { [[ $(nomad_here node status -self 2>/dev/null | grep -E '^Driver Status *= .*switchyard') ]]; }
 
 die_with_agent_log() {
     tail -n 25 "$own/nomad/agent.log" >&2
@@ -254,4 +254,7 @@ stop_jobs() {
     wait_for 30 no_task
 }
 
-no_task() { ! "$binary" ps --socket "$run/admin.sock" --output json | grep -qE '"owner": *"nomad"'; }
+no_task() {
+    local shown
+    shown=$("$binary" ps --socket "$run/admin.sock" --output json) && ! grep -qE '"owner": *"nomad"' <<<"$shown"
+}

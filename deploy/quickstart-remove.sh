@@ -132,7 +132,7 @@ our_processes() {
 # Ends what the daemon left running: the managed containerd, the logkeeper, shims and containers; then removes what
 # killed processes leave: cgroups, sockets, state of the runtimes.
 remove_runtime() {
-    local pids pid groups sockets ids attempt
+    local pids pid groups sockets socket ids id attempt
     groups=$(mktemp) sockets=$(mktemp)
     ids=$({
         find "$run" "$state" -xdev -type d -regextype posix-extended -regex '.*/[0-9a-f]{64}' -not -path '*/snapshots/*'
@@ -265,7 +265,7 @@ tables_of() {
 # remove_rules NETWORK: removes the rules of the nat table that the plugins marked with the network's name, and the chains
 # of single pods that they jump to; last the chains that all networks share, if no pod of any network uses them.
 remove_rules() {
-    local rules chains
+    local rules chains shown
     rules=$(iptables-save -t nat 2>/dev/null | grep -F -- "\"$1\\\"" || true)
     if [[ $rules ]]; then
         chains=$(grep -oE '(^-A|-j) CNI-(DN-)?[0-9a-f]+( |$)' <<<"$rules" | awk '{ print $2 }' | sort -u)
@@ -277,8 +277,7 @@ remove_rules() {
             echo COMMIT
         } | iptables-restore --noflush -w 10
     fi
-    if iptables -w 10 -t nat -S CNI-HOSTPORT-DNAT >/dev/null 2>&1 &&
-        ! iptables -w 10 -t nat -S CNI-HOSTPORT-DNAT | grep -q '^-A'; then
+    if shown=$(iptables -w 10 -t nat -S CNI-HOSTPORT-DNAT 2>/dev/null) && ! grep -q '^-A' <<<"$shown"; then
         {
             echo '*nat'
             iptables-save -t nat | grep -E -- '^-A (PREROUTING|OUTPUT|POSTROUTING) .*-j CNI-HOSTPORT-' | sed 's/^-A /-D /'
@@ -302,7 +301,7 @@ remove_firewall() {
     # An unused chain has only the jump to the chain with an operator's own rules.
     rules=$(iptables-save -t filter 2>/dev/null || true)
     if grep -q '^:CNI-FORWARD' <<<"$rules" && ! grep -q '^-A CNI-ADMIN' <<<"$rules" &&
-        ! grep '^-A CNI-FORWARD' <<<"$rules" | grep -qv -- '-j CNI-ADMIN$'; then
+        [[ ! $(grep '^-A CNI-FORWARD' <<<"$rules" | grep -v -- '-j CNI-ADMIN$') ]]; then
         {
             echo '*filter'
             grep -E -- '^-A FORWARD .*-j CNI-FORWARD$' <<<"$rules" | sed 's/^-A /-D /'

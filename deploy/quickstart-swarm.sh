@@ -134,7 +134,7 @@ run_service() {
     docker_here service ps --format 'table {{.Name}}\t{{.Node}}\t{{.DesiredState}}\t{{.CurrentState}}' "$service" | indent
 }
 
-service_runs() { docker_here service ps --format '{{.CurrentState}}' "$service" 2>/dev/null | grep -q '^Running'; }
+service_runs() { [[ $(docker_here service ps --format '{{.CurrentState}}' "$service" 2>/dev/null | grep '^Running') ]]; }
 
 show_service() {
     step "Its log: switchyard logs $service.1"

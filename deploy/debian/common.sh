@@ -4,9 +4,12 @@ state=/var/lib/switchyard
 # The state of an external containerd.
 external=/run/containerd
 cgroups=/sys/fs/cgroup
+# The devices of the node, and the addresses in use of its networks.
+devices=/sys/class/net
+addresses=/var/lib/cni/networks
 
-# placed KIND: the directories of this kind (run, state, containerd) that prerm has written down, because the program and its
-# configuration are gone when they are needed. No path has a blank or a character of a pattern.
+# placed KIND: the directories of this kind (run, state, containerd) that the removal has written down, because the program and
+# its configuration are gone when they are needed. No path has a blank or a character of a pattern.
 placed() {
     sed -n "s/^$1 //p" "$state/places" 2>/dev/null || true
 }
@@ -220,4 +223,45 @@ managed_pid() {
     if [ -n "$pid" ] && is_running "$pid"; then
         echo "$pid"
     fi
+}
+
+# remove_empty: the directories of addresses, if there are none.
+remove_empty() {
+    rmdir --ignore-fail-on-non-empty "$addresses" "${addresses%/*}" 2>/dev/null || true
+}
+
+# bridges_of_pods: those that pods had, whatever their names, by the files that say so.
+bridges_of_pods() {
+    for root in $(states); do
+        for mark in "$root"/network/*.pods; do
+            name=${mark##*/}
+            name=${name%.pods}
+            if [ -f "$mark" ] && [ -d "$devices/$name/brif" ]; then
+                echo "$name"
+            fi
+        done
+    done | sort -u
+}
+
+# remove_bridges NAMES: with what says of the addresses on them, once the devices of pods have gone with their namespaces. One that keeps
+# ports is another one by now, which has the same name.
+remove_bridges() {
+    for name in $1; do
+        tries=20
+        while [ -n "$(ls -A "$devices/$name/brif" 2>/dev/null)" ] && [ "$tries" -gt 0 ]; do
+            sleep 0.1
+            tries=$((tries - 1))
+        done
+        if [ "$tries" -eq 0 ]; then
+            echo "switchyard: the bridge $name stays, because something is connected to it: remove it if nobody needs it"
+            continue
+        fi
+        # Before the device, without which nobody looks for them.
+        used=$(find "$addresses/$name" -mindepth 1 -name '*[.:]*' ! -name 'last_reserved_ip.*' 2>/dev/null) || true
+        [ -n "$used" ] || rm -rf "${addresses:?}/$name"
+        if [ -e "$devices/$name" ] && command -v ip >/dev/null; then
+            ip link delete dev "$name" || true
+        fi
+    done
+    remove_empty
 }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use switchyard_tests::chaos::{Settings, run};
+use switchyard_tests::chaos::{Drivers, Settings, run};
 use switchyard_tests::host::random_bytes;
 
 /// Kills the daemon, the logkeeper, containerd and shims at random moments while clients are at work.
@@ -27,6 +27,9 @@ struct Args {
     /// Clients that work concurrently
     #[arg(long, value_name = "N", default_value_t = 4)]
     clients: u32,
+    /// Who attaches the pods to their bridge
+    #[arg(long, value_enum, default_value_t)]
+    driver: Drivers,
     /// With a containerd that is not the daemon's own
     #[arg(long)]
     external: bool,
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         kills,
         seed,
         clients,
+        driver,
         external,
         pause,
         logs,
@@ -61,6 +65,7 @@ fn main() -> ExitCode {
         external,
         seed,
         clients,
+        drivers: driver,
         pauses_ms: (50, pause),
         config,
         logs,

@@ -8,6 +8,7 @@ mod postinst;
 mod prerm;
 mod program_calls;
 mod purge;
+mod quickstart;
 mod selinux;
 
 use std::fs;

@@ -3,3 +3,4 @@
 
 mod names;
 mod packages;
+mod rpm;

@@ -2,6 +2,7 @@
 
 mod containers;
 mod links;
+mod networks;
 mod roots;
 
 use std::fs;

@@ -6,6 +6,7 @@ use switchyard_tests::swarm::agent::TestAgent;
 mod bridges;
 mod daemon;
 mod devices;
+mod docker;
 mod failover;
 mod health;
 mod joins;

@@ -1,6 +1,9 @@
 //! Kills processes at random moments while clients check every answer against the answers they got before: no
 //! acknowledged change may be lost or done twice, and nothing may be left behind. A seed repeats the order of
 //! the kills and the choices of each client, but not the timing of the machine.
+//!
+//! The pods are on a bridge of the gateway, each with a published port, and are attached by the daemon, by CNI plugins, or by both in turn: no
+//! address, port, element of a table or interface may be left, held twice or missing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,9 +14,11 @@ use std::time::{Duration, Instant};
 use crate::cri::Cri;
 use crate::host::eventually;
 use crate::node::TestNode;
+use crate::root::{PrivateRoot, overlaid};
 
 mod calls;
 mod client;
+mod drivers;
 mod evidence;
 mod expected_state;
 mod killer;
@@ -21,6 +26,7 @@ mod log;
 mod outcome;
 mod random;
 
+pub use drivers::Drivers;
 pub use expected_state::Victim;
 pub use outcome::{Excuse, Outcome};
 
@@ -45,6 +51,8 @@ pub struct Settings {
     pub seed: u64,
     /// The number of concurrent clients.
     pub clients: u32,
+    /// Who attaches the pods.
+    pub drivers: Drivers,
     /// The shortest and the longest pause between two kills, in milliseconds.
     pub pauses_ms: (u64, u64),
     /// Additional configuration of the daemon, as TOML.
@@ -60,12 +68,13 @@ pub struct Settings {
 /// When a prerequisite is missing or the first start fails.
 #[must_use]
 pub fn run(settings: Settings) -> Outcome {
-    let start = |config: &str| TestNode::start_with(config, |_| {});
     let node = if settings.external {
-        TestNode::start_external
+        let root = PrivateRoot::new();
+        let config = configuration(&root, &settings);
+        TestNode::beside_external(root, &config)
     } else {
-        start
-    }(&settings.config);
+        TestNode::start_configured(|root| configuration(root, &settings))
+    };
     let ledger = ExpectedState::default();
     let notes = RunRecorder::new(settings.clone());
     let calls = RetryingCalls {
@@ -95,6 +104,8 @@ pub fn run(settings: Settings) -> Outcome {
             calls,
             random: Random::new(settings.seed, 0),
             pauses: settings.pauses_ms,
+            drivers: settings.drivers,
+            starts: 1,
         };
         killer.run(settings.kills);
         over.store(true, Ordering::Release);
@@ -120,6 +131,20 @@ pub fn run(settings: Settings) -> Outcome {
         copy_logs(&node, logs);
     }
     outcome
+}
+
+/// The configuration of a node whose pods are on a bridge of the gateway.
+fn configuration(root: &PrivateRoot, settings: &Settings) -> String {
+    let pods = root.network();
+    let config = format!(
+        "[cri]\nnetwork = \"bridge\"\n\
+         [network.bridge]\ndriver = {:?}\nipv6 = false\n\
+         [network.pods]\nname = {:?}\nsubnets = [{:?}]\n",
+        settings.drivers.at_start(0),
+        pods.bridge(),
+        pods.subnet()
+    );
+    overlaid(&config, &settings.config).to_string()
 }
 
 /// Copies the logs of the processes of a node.

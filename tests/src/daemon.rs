@@ -14,9 +14,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use switchyard_crash_points::{CrashPoint, KILL_FILE};
 
-use crate::host::eventually;
+use crate::host::{eventually, inside};
 use crate::http;
-use crate::prereq;
 use crate::root::PrivateRoot;
 
 /// Limit for a start: a machine under test load starts containerd slowly.
@@ -265,15 +264,7 @@ impl Daemon {
         let errors = log.try_clone().expect("a file can be opened twice");
         let mut command = match &self.netns {
             None => Command::new(self.program()),
-            Some(netns) => {
-                // It becomes the daemon.
-                let mut command = Command::new(prereq::require("nsenter", "util-linux"));
-                command
-                    .arg(format!("--net={}", netns.display()))
-                    .arg("--")
-                    .arg(self.program());
-                command
-            }
+            Some(netns) => inside(netns, &self.program()),
         };
         command
             .arg("serve")

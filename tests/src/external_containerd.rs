@@ -1,4 +1,4 @@
-//! A containerd that the daemon does not manage: a test starts, kills and restarts it.
+//! A containerd that neither the daemon nor dockerd manages: a test starts, kills and restarts it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::root::PrivateRoot;
 /// Limit for containerd to listen.
 const START: Duration = Duration::from_secs(30);
 
-/// A running containerd whose files are in a private root, at the paths that a managed one uses. Dropping it
+/// A running containerd, whose files are in the directory of a test; in a private root at the paths that a managed one uses. Dropping it
 /// kills it.
 #[derive(Debug)]
 pub struct ExternalContainerd {
@@ -40,10 +40,20 @@ impl ExternalContainerd {
     /// As [`ExternalContainerd::start`].
     #[must_use]
     pub fn start_with(root: &PrivateRoot, socket: &Path, extra_toml: &str) -> Self {
-        let state = root.state().join("containerd");
-        let run = root.run().join("containerd");
-        fs::create_dir_all(&state).expect("the scratch directory can be written");
-        fs::create_dir_all(&run).expect("the scratch directory can be written");
+        let [state, run] = [root.state(), root.run()].map(|dir| dir.join("containerd"));
+        Self::start_in(&state, &run, socket, extra_toml)
+    }
+
+    /// The same, with its files in these directories.
+    ///
+    /// # Panics
+    /// As [`ExternalContainerd::start`].
+    #[must_use]
+    pub(crate) fn start_in(state: &Path, run: &Path, socket: &Path, extra_toml: &str) -> Self {
+        fs::create_dir_all(state).expect("the scratch directory can be written");
+        fs::create_dir_all(run).expect("the scratch directory can be written");
+        // That of a killed one would be taken for its own.
+        let _ = fs::remove_file(socket);
         let text = format!(
             "version = 2\nroot = {:?}\nstate = {:?}\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = {socket:?}\n\
              [plugins.\"io.containerd.internal.v1.restart\"]\ninterval = \"1s\"\n\

@@ -12,10 +12,13 @@ use std::fs;
 use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+
+use crate::prereq;
 
 pub use suspended::SuspendedProcess;
 
@@ -31,6 +34,21 @@ impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Release);
     }
+}
+
+/// A program in a network namespace.
+///
+/// # Panics
+/// When `nsenter` is not installed.
+#[must_use]
+pub fn inside(netns: &Path, program: &Path) -> Command {
+    // It becomes the program.
+    let mut command = Command::new(prereq::require("nsenter", "util-linux"));
+    command
+        .arg(format!("--net={}", netns.display()))
+        .arg("--")
+        .arg(program);
+    command
 }
 
 /// Eight random hex digits, for names that must not collide between tests that run at the same time.

@@ -12,16 +12,21 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use self::tables::remove_tables;
+use self::tables::{devices, remove_accepts, remove_tables};
 use crate::{host, prereq};
 
+mod held;
 mod tables;
 
+pub use held::port_rules;
+
+/// The directory of the node's network below that of a test.
+pub const NODE_DIR: &str = "cni";
 /// The directory of [`TestNetwork::of_gateway`] below that of a test.
 pub const GATEWAY_DIR: &str = "bridge";
 /// Time for the kernel to end a network namespace, on a busy machine.
 const END_LIMIT: Duration = Duration::from_secs(10);
-/// The file that records the common prefix of all addresses of the gateway's own network.
+/// The file that records the common prefix of all addresses of a network.
 const SUBNET_FILE: &str = "addresses-begin";
 
 /// A network that no other test on this machine uses.
@@ -37,27 +42,22 @@ pub struct TestNetwork {
 
 impl TestNetwork {
     /// The node's network. Chooses a free subnet of `10.200.0.0` to `10.250.255.0`. Addresses are allocated
-    /// below `dir`.
+    /// below `dir`, to which it writes what has to be removed after a killed run.
     ///
     /// # Panics
-    /// When no free subnet is found in a hundred attempts.
+    /// When no free subnet is found in a hundred attempts, or `dir` cannot be written.
     #[must_use]
     pub fn new(digits: &str, dir: &Path) -> Self {
         Self::with_names(name(digits), bridge(digits), dir)
     }
 
-    /// The gateway's own network, chosen in the same way. Writes to `dir` what has to be removed after a
-    /// killed run.
+    /// The gateway's own network, chosen in the same way.
     ///
     /// # Panics
-    /// When no free subnet is found in a hundred attempts, or `dir` cannot be written.
+    /// As [`TestNetwork::new`].
     #[must_use]
     pub fn of_gateway(digits: &str, dir: &Path) -> Self {
-        let network = Self::with_names(gateway_bridge(digits), gateway_bridge(digits), dir);
-        fs::create_dir_all(dir).expect("the directory of a test can be written");
-        fs::write(dir.join(SUBNET_FILE), network.address_prefix())
-            .expect("the directory was just made");
-        network
+        Self::with_names(gateway_bridge(digits), gateway_bridge(digits), dir)
     }
 
     fn with_names(name: String, bridge: String, dir: &Path) -> Self {
@@ -74,13 +74,17 @@ impl TestNetwork {
             let lock = format!("switchyard-tests-subnet-{}-{}", subnet[1], subnet[2]);
             let address = SocketAddr::from_abstract_name(lock).expect("the name is short");
             if let Ok(reservation) = UnixListener::bind_addr(&address) {
-                return Self {
+                let network = Self {
                     name,
                     bridge,
                     subnet,
                     data_dir: dir.join("ipam"),
                     _reservation: reservation,
                 };
+                fs::create_dir_all(dir).expect("the directory of a test can be written");
+                fs::write(dir.join(SUBNET_FILE), network.address_prefix())
+                    .expect("the directory was just made");
+                return network;
             }
         }
         panic!("no free subnet in 10.200.0.0 to 10.250.255.0");
@@ -156,11 +160,10 @@ impl TestNetwork {
     }
 
     fn collect_in_use(&self, v4: &PacketRules, v6: &PacketRules, found: &mut Vec<String>) {
-        for entry in fs::read_dir(self.data_dir.join(self.name()))
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
+        // Also those of a bridge of pods, which has addresses beside those of the gateway's own.
+        let networks = fs::read_dir(&self.data_dir).into_iter().flatten().flatten();
+        let files = networks.flat_map(|network| fs::read_dir(network.path()).into_iter().flatten());
+        for entry in files.flatten() {
             let file = entry.file_name().to_string_lossy().into_owned();
             if file != "lock" && !file.starts_with("last_reserved_ip") {
                 let holder = fs::read_to_string(entry.path()).unwrap_or_default();
@@ -177,15 +180,21 @@ impl TestNetwork {
                 found.push(format!("interface {port} at {}", self.bridge()));
             }
         }
+        let devices = devices(self.bridge()).into_iter();
+        found.extend(
+            devices
+                .filter(|device| !is_ending(device))
+                .map(|device| format!("interface {device} of the daemon with {}", self.bridge())),
+        );
         let prefix = self.address_prefix();
         let passes = v4.accepting(&prefix);
         found.extend(
-            v4.marked(self.name())
+            v4.marked(&self.marks())
                 .chain(passes)
                 .map(|rule| format!("iptables rule {rule}")),
         );
         found.extend(
-            v6.marked(self.name())
+            v6.marked(&self.marks())
                 .map(|rule| format!("ip6tables rule {rule}")),
         );
         found.extend(self.elements());
@@ -195,6 +204,11 @@ impl TestNetwork {
     #[must_use]
     pub fn spare(&self) -> Ipv4Addr {
         self.address(250)
+    }
+
+    /// The names by which plugins mark rules: its own, and that of its bridge, of which the gateway makes a network of pods.
+    fn marks(&self) -> [&str; 2] {
+        [self.name(), self.bridge()]
     }
 
     /// The common prefix of all its addresses.
@@ -212,18 +226,24 @@ impl TestNetwork {
 /// has its files at `path`; says what could not be.
 #[must_use]
 pub fn clear(path: &Path, digits: &str) -> Vec<String> {
-    let mut left = clear_network(&name(digits), &bridge(digits));
-    left.extend(clear_network(
-        &gateway_bridge(digits),
-        &gateway_bridge(digits),
-    ));
-    if let Ok(beginning) = fs::read_to_string(path.join(GATEWAY_DIR).join(SUBNET_FILE)) {
-        clear_forward_rules(&beginning);
-        left.extend(
-            forward_rules(&beginning)
-                .into_iter()
-                .map(|rule| format!("iptables rule {rule}")),
-        );
+    let gateway = gateway_bridge(digits);
+    for device in devices(&gateway) {
+        delete_link(&device);
+    }
+    let mut left: Vec<String> = devices(&gateway)
+        .iter()
+        .map(|device| format!("interface {device}"))
+        .collect();
+    left.extend(clear_network(&name(digits), &bridge(digits)));
+    left.extend(clear_network(&gateway, &gateway));
+    let beginning = |dir: &str| fs::read_to_string(path.join(dir).join(SUBNET_FILE)).ok();
+    let beginnings: Vec<String> = [NODE_DIR, GATEWAY_DIR]
+        .into_iter()
+        .filter_map(beginning)
+        .collect();
+    if !beginnings.is_empty() {
+        left.extend(remove_accepts(&gateway));
+        left.extend(clear_forward_rules(&beginnings));
     }
     left
 }
@@ -258,9 +278,10 @@ fn clear_network(name: &str, bridge: &str) -> Vec<String> {
         }
     }
     for program in ["iptables", "ip6tables"] {
-        clear_rules(program, name);
+        let marks = [name, bridge];
+        clear_rules(program, &marks);
         left.extend(
-            rules(program, name)
+            rules(program, &marks)
                 .into_iter()
                 .map(|rule| format!("{program} rule {rule}")),
         );
@@ -322,9 +343,10 @@ impl PacketRules {
         }
     }
 
-    /// The rules of the nat table that the plugins marked with the network's name.
-    fn marked(&self, network: &str) -> impl Iterator<Item = &String> {
-        self.nat.iter().filter(move |rule| rule.contains(network))
+    /// The rules of the nat table that the plugins marked with one of these names.
+    fn marked(&self, names: &[&str]) -> impl Iterator<Item = &String> {
+        let is_marked = move |rule: &&String| names.iter().any(|name| rule.contains(name));
+        self.nat.iter().filter(is_marked)
     }
 
     /// The rules by which the CNI firewall plugin accepts packets of addresses with this prefix.
@@ -336,22 +358,26 @@ impl PacketRules {
     }
 }
 
-fn forward_rules(beginning: &str) -> Vec<String> {
-    PacketRules::read("iptables")
-        .accepting(beginning)
-        .cloned()
-        .collect()
+/// The rules that accept packets of addresses with one of these prefixes.
+fn forward_rules(beginnings: &[String]) -> Vec<String> {
+    let rules = PacketRules::read("iptables");
+    let accepting = beginnings.iter().flat_map(|one| rules.accepting(one));
+    accepting.cloned().collect()
 }
 
-fn clear_forward_rules(beginning: &str) {
-    let rules = forward_rules(beginning);
-    if !rules.is_empty() {
-        let deletions: String = rules
-            .iter()
-            .map(|rule| rule.replacen("-A ", "-D ", 1) + "\n")
-            .collect();
-        restore("iptables", &format!("*filter\n{deletions}COMMIT\n"));
+/// Removes these rules, and says which could not be.
+fn clear_forward_rules(beginnings: &[String]) -> Vec<String> {
+    let rules = forward_rules(beginnings);
+    if rules.is_empty() {
+        return rules;
     }
+    let deletions: String = rules
+        .iter()
+        .map(|rule| rule.replacen("-A ", "-D ", 1) + "\n")
+        .collect();
+    restore("iptables", &format!("*filter\n{deletions}COMMIT\n"));
+    let left = forward_rules(beginnings).into_iter();
+    left.map(|rule| format!("iptables rule {rule}")).collect()
 }
 
 fn delete_link(link: &str) {
@@ -363,36 +389,14 @@ fn delete_link(link: &str) {
         .status();
 }
 
-fn rules(program: &str, network: &str) -> Vec<String> {
-    PacketRules::read(program)
-        .marked(network)
-        .cloned()
-        .collect()
+fn rules(program: &str, names: &[&str]) -> Vec<String> {
+    PacketRules::read(program).marked(names).cloned().collect()
 }
 
-/// The rules of the nat table by which packets to this port of the host go elsewhere, of all networks.
-///
-/// # Panics
-/// When `iptables-save` is missing.
-#[track_caller]
-#[must_use]
-pub fn port_rules(port: u16) -> Vec<String> {
-    let port = port.to_string();
-    let mut rules = PacketRules::read("iptables").nat;
-    rules.retain(|rule| {
-        let listed = rule
-            .split_once("--dports ")
-            .map(|(_, rest)| rest.split(' ').next().unwrap_or_default());
-        rule.starts_with("-A CNI-HOSTPORT-DNAT ")
-            && listed.is_some_and(|ports| ports.split(',').any(|one| one == port))
-    });
-    rules
-}
-
-/// Removes the rules that carry the network's name, and the chains of single containers that they led to. The
+/// Removes the rules that carry one of these names, and the chains of single containers that they led to. The
 /// chains that all networks share (`CNI-HOSTPORT-*`) stay: another network may be about to use them.
-fn clear_rules(program: &str, network: &str) {
-    let rules = rules(program, network);
+fn clear_rules(program: &str, names: &[&str]) {
+    let rules = rules(program, names);
     if rules.is_empty() {
         return;
     }

@@ -37,7 +37,7 @@ impl PrivateRoot {
     pub fn new() -> Self {
         prereq::require_all();
         let scratch = Scratch::new();
-        let network = TestNetwork::new(scratch.digits(), &scratch.path().join("cni"));
+        let network = TestNetwork::new(scratch.digits(), &scratch.path().join(network::NODE_DIR));
         let bridge =
             TestNetwork::of_gateway(scratch.digits(), &scratch.path().join(network::GATEWAY_DIR));
         let root = Self {
@@ -310,13 +310,18 @@ impl PrivateRoot {
             self.cdi(),
             self.certs()
         );
-        let mut config: Table = base
-            .parse()
-            .expect("paths of a test need no escapes in TOML");
-        let extra: Table = extra
-            .parse()
-            .unwrap_or_else(|error| panic!("the extra configuration is wrong: {error}"));
-        overlay(&mut config, extra);
+        let config = overlaid(&base, extra).to_string();
+        fs::write(self.config(), config).expect("the scratch directory can be written");
+    }
+
+    /// Changes `network.bridge.driver` in the configuration that was written with it, for the next start.
+    ///
+    /// # Panics
+    /// When there is no such configuration.
+    pub fn set_bridge_driver(&self, driver: &str) {
+        let text = fs::read_to_string(self.config()).expect("it was written");
+        let mut config: Table = text.parse().expect("it was written as TOML");
+        config["network"]["bridge"]["driver"] = driver.into();
         fs::write(self.config(), config.to_string()).expect("the scratch directory can be written");
     }
 }
@@ -325,6 +330,19 @@ impl Default for PrivateRoot {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// A configuration, overlaid with another one.
+#[track_caller]
+pub(crate) fn overlaid(base: &str, extra: &str) -> Table {
+    let mut config: Table = base
+        .parse()
+        .expect("paths of a test need no escapes in TOML");
+    let extra: Table = extra
+        .parse()
+        .unwrap_or_else(|error| panic!("the extra configuration is wrong: {error}"));
+    overlay(&mut config, extra);
+    config
 }
 
 /// Overlays `base` with `extra`, table by table.

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::net::Ipv4Addr;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -12,9 +13,10 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::host::eventually;
+use crate::external_containerd::ExternalContainerd;
+use crate::host::{eventually, inside};
 use crate::prereq;
-use crate::scratch::Scratch;
+use crate::scratch::{Scratch, cgroup_name};
 
 pub mod agent;
 pub mod node;
@@ -26,10 +28,20 @@ const START_LIMIT: Duration = Duration::from_secs(120);
 /// Limit for managers to agree on something.
 pub const AGREE_LIMIT: Duration = Duration::from_secs(120);
 
-/// A swarm of one or more managers. Dropping it ends them and removes everything.
+/// The options of a dockerd that makes neither a bridge nor rules.
+const WITHOUT_BRIDGE: [&str; 3] = ["--iptables=false", "--ip-masq=false", "--bridge=none"];
+
+/// The options of one that makes both. Its control groups are made in the same way on each machine, and its layers on each file system.
+const WITH_BRIDGE: [&str; 3] = [
+    "--iptables=true",
+    "--storage-driver=vfs",
+    "--exec-opt=native.cgroupdriver=cgroupfs",
+];
+
+/// A swarm of one or more managers, or without any the place for a dockerd that is in no swarm. Dropping it ends them and removes everything.
 #[derive(Debug)]
 pub struct SwarmCluster {
-    /// The managers, and then the workers that are dockerds.
+    /// The managers, and then the workers that are dockerds, and those that are in no swarm.
     members: Vec<Dockerd>,
     netns: PathBuf,
     // Must be the last field: dropping the directory unmounts the namespace and removes the files.
@@ -41,6 +53,10 @@ pub struct SwarmCluster {
 struct Dockerd {
     dir: PathBuf,
     child: Option<Child>,
+    /// Whether it makes the bridge docker0 and its rules, and runs containers.
+    has_bridge: bool,
+    /// The containerd of one that runs containers. It would take that of the machine for its own.
+    containerd: Option<ExternalContainerd>,
 }
 
 // === impl SwarmCluster ===
@@ -56,7 +72,7 @@ impl SwarmCluster {
         Self::with_managers(1)
     }
 
-    /// A swarm with so many managers.
+    /// A swarm with so many managers. With none there is only the network namespace.
     ///
     /// # Panics
     /// When docker is not installed or does not start.
@@ -104,7 +120,7 @@ impl SwarmCluster {
     #[track_caller]
     fn start_managers(&mut self, count: usize) {
         for number in 0..count {
-            self.start_new();
+            self.start_new(false);
             if number == 0 {
                 let address = self.address(0);
                 let own = ["--listen-addr", &address, "--advertise-addr", &address];
@@ -120,13 +136,21 @@ impl SwarmCluster {
     /// # Panics
     /// When it does not start or cannot join.
     pub fn add_worker(&mut self) -> usize {
-        let number = self.start_new();
+        let number = self.start_new(false);
         self.join_dockerd(number, "worker");
         number
     }
 
+    /// Adds a dockerd that is in no swarm, and returns its number. It makes the bridge docker0 and its rules, in the network namespace of all.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn add_with_bridge(&mut self) -> usize {
+        self.start_new(true)
+    }
+
     /// Starts one more dockerd.
-    fn start_new(&mut self) -> usize {
+    fn start_new(&mut self, has_bridge: bool) -> usize {
         let number = self.members.len();
         let dir = self.scratch.path().join(format!("m{number}"));
         fs::create_dir(&dir).expect("the scratch directory can be written");
@@ -136,7 +160,17 @@ impl SwarmCluster {
             dir.display()
         );
         fs::write(dir.join("daemon.json"), settings).expect("the scratch directory can be written");
-        self.members.push(Dockerd { dir, child: None });
+        if has_bridge {
+            let programs = dir.join("bin");
+            fs::create_dir(&programs).expect("the directory is ours");
+            symlink("/bin/true", programs.join("modprobe")).expect("the directory is ours");
+        }
+        self.members.push(Dockerd {
+            dir,
+            child: None,
+            has_bridge,
+            containerd: None,
+        });
         self.start_member(number);
         number
     }
@@ -171,8 +205,22 @@ impl SwarmCluster {
             .expect("the directory is ours");
         let errors = log.try_clone().expect("a file can be opened twice");
         let option = |name: &str, path: &str| format!("--{name}={}", dir.join(path).display());
-        let child = self
-            .inside(&dockerd)
+        let mut command = self.inside(&dockerd);
+        if self.members[number].has_bridge {
+            let socket = dir.join("containerd.sock");
+            let [state, run] = ["containerd", "containerd-run"].map(|name| dir.join(name));
+            let containerd = ExternalContainerd::start_in(&state, &run, &socket, "");
+            self.members[number].containerd = Some(containerd);
+            let parent = cgroup_name(self.scratch.digits());
+            command
+                .args(WITH_BRIDGE)
+                .arg(option("containerd", "containerd.sock"))
+                .arg(format!("--cgroup-parent=/{parent}"));
+            keep_apart(&mut command, &dir);
+        } else {
+            command.args(WITHOUT_BRIDGE);
+        }
+        let child = command
             .args([
                 option("data-root", "data"),
                 option("exec-root", "exec"),
@@ -180,12 +228,7 @@ impl SwarmCluster {
             ])
             .arg(option("config-file", "daemon.json"))
             .arg(format!("--host=unix://{}", dir.join("sock").display()))
-            .args([
-                "--iptables=false",
-                "--ip-masq=false",
-                "--bridge=none",
-                "--userland-proxy=false",
-            ])
+            .arg("--userland-proxy=false")
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(errors)
@@ -309,12 +352,7 @@ impl SwarmCluster {
     /// A program in the network namespace of the managers.
     #[must_use]
     pub fn inside(&self, program: &Path) -> Command {
-        let mut command = Command::new(prereq::require("nsenter", "util-linux"));
-        command
-            .arg(format!("--net={}", self.netns.display()))
-            .arg("--")
-            .arg(program);
-        command
+        inside(&self.netns, program)
     }
 
     /// Does something on a thread whose connections are made in the network namespace of the managers.
@@ -381,9 +419,22 @@ impl Dockerd {
             let _ = child.kill();
             let _ = child.wait();
         }
-        // Its containerd, which a kill leaves.
+        self.containerd = None;
+        // The containerd that it started, which a kill leaves, and shims.
         let _ = crate::host::processes::clear(&self.dir);
     }
+}
+
+/// Keeps a dockerd with a bridge, whose directory this is, from changing the machine beyond its network namespace.
+fn keep_apart(dockerd: &mut Command, dir: &Path) {
+    // A firewalld of the machine, which it would find by the bus, has nothing to do with it.
+    let bus = format!("unix:path={}", dir.join("bus").display());
+    // It would load br_netfilter, by which bridges in all network namespaces ask iptables: the directory has a modprobe that does nothing.
+    let path = std::env::var("PATH").unwrap_or_default();
+    let path = format!("{}:{path}:/usr/sbin:/sbin", dir.join("bin").display());
+    dockerd
+        .env("DBUS_SYSTEM_BUS_ADDRESS", bus)
+        .env("PATH", path);
 }
 
 /// Runs a command that must not fail.

@@ -62,6 +62,7 @@ pub use attachment::{
     PublishedPort,
 };
 pub use error::DriverError;
+pub use names::group_of;
 pub use tables::BridgeTables;
 
 /// Attaches containers to one bridge of the network namespace of its callers. Costs nothing before it is used.

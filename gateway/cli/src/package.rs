@@ -1,4 +1,4 @@
-//! `switchyard package`: the decisions of the Debian package's maintainer scripts.
+//! `switchyard package`: the decisions of the maintainer scripts of the Debian package; the rpm takes some of them.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

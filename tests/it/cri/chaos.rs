@@ -1,6 +1,6 @@
 //! A short run of kills at random moments; `tests/chaos` does long ones.
 
-use switchyard_tests::chaos::{Settings, run};
+use switchyard_tests::chaos::{Drivers, Settings, run};
 use switchyard_tests::host::random_bytes;
 
 #[test]
@@ -11,6 +11,7 @@ fn random_kills_lose_no_acknowledged_state_and_leave_nothing_behind() {
         external: false,
         seed,
         clients: 4,
+        drivers: Drivers::Both,
         pauses_ms: (50, 1500),
         config: String::new(),
         logs: None,

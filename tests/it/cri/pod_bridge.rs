@@ -16,7 +16,7 @@ use switchyard_tests::http;
 use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::prereq;
 use switchyard_tests::root::PrivateRoot;
-use tonic::Code;
+use tonic::{Code, Status};
 
 /// Serves a page on port 80.
 const SERVE: &str =
@@ -301,4 +301,54 @@ fn kill_amid_a_change_of_the_network_of_pods_leaves_neither_bridge_nor_mark() {
     }
     node.daemon().restart();
     assert!(!is_there() && !mark.exists());
+}
+
+/// Makes a request amid which the daemon is killed at this step, and makes it again of the next one.
+#[track_caller]
+fn interrupted<T>(node: &TestNode, step: CrashPoint, request: impl Fn() -> Result<T, Status>) -> T {
+    node.daemon().kill_at(&[(step, 1)]);
+    // The answer is lost with the daemon.
+    let _ = request();
+    node.daemon().wait_killed();
+    node.daemon().restart();
+    request().unwrap_or_else(|status| panic!("{step:?}: {status}"))
+}
+
+#[test]
+fn pod_has_one_address_and_one_port_whatever_the_daemon_is_killed_after() {
+    let node = node(|root| format!("subnets = [{:?}]\n", root.network().subnet()));
+    let bridge = node.root().bridge();
+    let port = free_port();
+    // The first pod alone makes the bridge.
+    let attach = Operation::AttachToBridge.crash_points().iter().copied();
+    let of_each = attach.filter(|step| *step != CrashPoint::BridgeMade);
+    let attach = [CrashPoint::BridgeMade].into_iter().chain(of_each);
+    let mut detach = Operation::DetachFromBridge.crash_points().iter().cycle();
+    for begin in attach {
+        let mut config = node.pod_config("killed");
+        config.port_mappings = vec![PortMapping {
+            container_port: 80,
+            host_port: i32::from(port),
+            ..Default::default()
+        }];
+        let id = interrupted(&node, begin, || node.cri().run_pod(&config));
+        let status = node.cri().pod_status(&id).expect("it is there");
+        let address = status.network.unwrap_or_default().ip;
+        let address: IpAddr = address.parse().expect("it has an address");
+        assert_eq!(bridge.holders(address), [id.as_str()], "{begin:?}");
+        assert_eq!(bridge.targets(port), [address], "{begin:?}");
+        let is_alone = || in_use(&node) == [address.to_string()];
+        assert!(
+            eventually(LIMIT, is_alone),
+            "{begin:?}: {:?}",
+            in_use(&node)
+        );
+        let end = *detach.next().expect("it has steps");
+        interrupted(&node, end, || node.cri().stop_pod(&id));
+        assert_eq!(bridge.targets(port), Vec::<IpAddr>::new(), "{end:?}");
+        assert_eq!(in_use(&node), Vec::<String>::new(), "{end:?}");
+        let removed = node.cri().remove_pod(&id);
+        removed.expect("it can be removed");
+        node.assert_clean();
+    }
 }

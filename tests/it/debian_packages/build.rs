@@ -141,6 +141,32 @@ fn binary_of_another_architecture_is_packed_by_a_program_of_the_same_commit() {
     );
 }
 
+#[test]
+fn binary_whose_libraries_are_not_known_is_refused_with_the_reason() {
+    let _ = prereq::require("jq", "jq");
+    let _ = prereq::require("readelf", "binutils");
+    for (libraries, why) in [
+        // A failure, an answer without a line for it, one without libraries, and none at all.
+        ("echo 'no such package' >&2; exit 2\n", "no such package"),
+        ("echo 'misc:Depends=x'; echo 'a warning' >&2\n", "a warning"),
+        ("echo 'shlibs:Depends='\n", ""),
+        (":\n", ""),
+    ] {
+        let scratch = Scratch::new();
+        let more = [("dpkg-shlibdeps", libraries), ("candidate", CANDIDATE)];
+        let stubs = stubs(scratch.path().join("stubs"), &more);
+        let program = program_for(AARCH64, scratch.path().join("program"), IDENTITY);
+        let host = stubs.dir().join("candidate");
+        let refused = pack(&stubs, &host, &[], &program);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        let expected = format!(
+            "deploy/debian/build: dpkg-shlibdeps does not know which libraries the binary needs: {why}\n"
+        );
+        assert!(!refused.status.success(), "{libraries}: {said}");
+        assert!(said.ends_with(&expected), "{libraries}: {said}");
+    }
+}
+
 /// Shows a program with debug information.
 const READELF: &str = "case $1 in
     --file-header) echo '  Machine:   AArch64' ;;

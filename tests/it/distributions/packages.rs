@@ -32,13 +32,13 @@ const PROGRAMS: [(&str, &str); 6] = [
 ];
 
 /// A directory in which packages are made of a program that is none.
-struct Maker {
+pub(super) struct Maker {
     stubs: StubPrograms,
     scratch: Scratch,
 }
 
 impl Maker {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let _ = prereq::require("jq", "jq");
         let _ = prereq::require("readelf", "binutils");
         let scratch = Scratch::new();
@@ -68,6 +68,13 @@ impl Maker {
         let packed = self.pack(kind, &program);
         assert!(packed.status.success(), "{packed:?}");
         PathBuf::from(String::from_utf8_lossy(&packed.stdout).trim_end())
+    }
+
+    /// The specification from which it makes the rpm.
+    #[track_caller]
+    pub(super) fn rpm_specification(&self) -> String {
+        let _ = self.package("rpm");
+        read(&self.stubs.dir().join("spec"))
     }
 
     /// The directory of the tarball, unpacked.

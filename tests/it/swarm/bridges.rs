@@ -108,7 +108,7 @@ fn bridges(run: &Path) -> Vec<String> {
 }
 
 /// The packet rules that name this.
-fn rules(part: &str) -> Vec<String> {
+pub(super) fn rules(part: &str) -> Vec<String> {
     rules_by(
         Command::new(prereq::require("iptables-save", "iptables")),
         part,

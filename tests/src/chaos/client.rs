@@ -3,6 +3,7 @@
 //!
 //! Longer than 500 lines because each action of one client checks and changes the same model.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -13,12 +14,17 @@ use super::evidence;
 use super::expected_state::ObjectState;
 use super::random::Random;
 use crate::cri::{Cri, namespaces};
+use crate::host::free_port;
 use crate::node::TestNode;
 
 mod checks;
 
 /// The most pods that one client has at a time.
 const MAX_PODS: usize = 3;
+/// The ports that one client publishes, one after the other: a port is used again when its pod is gone.
+const PORTS: usize = MAX_PODS + 1;
+/// The port of a container to which they lead.
+const CONTAINER_PORT: i32 = 80;
 /// The most containers of one pod.
 const MAX_CONTAINERS: usize = 2;
 /// The exit code of a container that exits by itself, and of one that exits on its stop signal.
@@ -35,12 +41,18 @@ const LINES: u64 = 60;
 const END_VISIBLE_LIMIT: Duration = Duration::from_secs(40);
 /// The same for the rest of a log that may be lost for an excused reason.
 const EXCUSED_LOG_LIMIT: Duration = Duration::from_secs(3);
+/// Limit until the network of a pod is what was said of it: plugins end that of a former pod behind the answer to its stop.
+const NETWORK_LIMIT: Duration = Duration::from_secs(5);
 
 /// A pod of this client.
 #[derive(Debug)]
 struct ClientPod {
     id: String,
     config: cri::PodSandboxConfig,
+    /// Its address; `None` if its shim was killed before it said which.
+    address: Option<IpAddr>,
+    /// Its published port.
+    port: u16,
     stopped: bool,
     containers: Vec<ClientContainer>,
     containers_created: u32,
@@ -69,6 +81,7 @@ pub(super) struct ChaosClient<'r> {
     random: Random,
     pods: Vec<ClientPod>,
     pods_created: u32,
+    ports: [u16; PORTS],
 }
 
 impl<'r> ChaosClient<'r> {
@@ -87,6 +100,7 @@ impl<'r> ChaosClient<'r> {
             random,
             pods: Vec::new(),
             pods_created: 0,
+            ports: std::array::from_fn(|_| free_port()),
         }
     }
 
@@ -100,6 +114,10 @@ impl<'r> ChaosClient<'r> {
         let choice = self.random.below(100);
         if self.pods[at].stopped || self.is_shim_killed(&self.pods[at].id) {
             self.remove_pod(at);
+            return;
+        }
+        if self.random.percent(10) {
+            self.check_network(at);
             return;
         }
         let containers = self.pods[at].containers.len();
@@ -121,6 +139,7 @@ impl<'r> ChaosClient<'r> {
     /// Checks all objects of this client, then removes them.
     pub(super) fn finish(&mut self) {
         for at in 0..self.pods.len() {
+            self.check_network(at);
             for which in 0..self.pods[at].containers.len() {
                 self.check_status(at, which);
             }
@@ -165,6 +184,19 @@ impl<'r> ChaosClient<'r> {
         if self.random.percent(25) {
             namespaces(&mut config).set_pid(cri::NamespaceMode::Pod);
         }
+        let port = self.next_port();
+        config.port_mappings = vec![cri::PortMapping {
+            container_port: CONTAINER_PORT,
+            host_port: i32::from(port),
+            ..Default::default()
+        }];
+        // Some have limits, for which the daemon makes another device.
+        if self.random.percent(25) {
+            for direction in ["ingress", "egress"] {
+                let limit = format!("kubernetes.io/{direction}-bandwidth");
+                config.annotations.insert(limit, "100M".to_owned());
+            }
+        }
         let name = config.metadata.clone().unwrap_or_default().name;
         let Some(id) = self
             .calls
@@ -173,13 +205,27 @@ impl<'r> ChaosClient<'r> {
             return;
         };
         self.calls.expected.add(&id, None);
+        let address = self.address(&id);
         self.pods.push(ClientPod {
             id,
             config,
+            address,
+            port,
             stopped: false,
             containers: Vec::new(),
             containers_created: 0,
         });
+    }
+
+    /// The one of the client's ports that is not in use, and was not for the longest time.
+    fn next_port(&mut self) -> u16 {
+        let pods = &self.pods;
+        let is_free = |port: &u16| !pods.iter().any(|pod| pod.port == *port);
+        let free = self.ports.iter().position(is_free);
+        let free = free.expect("there are more ports than pods");
+        // It becomes the last one.
+        self.ports[free..].rotate_left(1);
+        self.ports[PORTS - 1]
     }
 
     fn create(&mut self, at: usize) {

@@ -6,6 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::calls::RetryingCalls;
+use super::drivers::Drivers;
 use super::expected_state::Victim;
 use super::random::Random;
 use crate::cri::Cri;
@@ -35,6 +36,9 @@ pub(super) struct Killer<'r> {
     pub(super) random: Random,
     /// The shortest and the longest pause between two kills, in milliseconds.
     pub(super) pauses: (u64, u64),
+    pub(super) drivers: Drivers,
+    /// How often the daemon has been started.
+    pub(super) starts: u32,
 }
 
 impl Killer<'_> {
@@ -132,12 +136,24 @@ impl Killer<'_> {
         true
     }
 
-    fn kill_daemon(&self) {
+    /// Checks that no element of the tables is for an address that nobody has.
+    fn check_elements(&self) {
+        for stray in self.node.root().bridge().stray_elements() {
+            self.calls.recorder.violation(format_args!(
+                "after a kill of the daemon the tables have {stray}, whose address nobody has"
+            ));
+        }
+    }
+
+    fn kill_daemon(&mut self) {
         let ledger = self.calls.expected;
         let mut daemon = self.node.daemon();
         let since = Instant::now();
         self.calls.record_kill(Victim::Daemon);
         daemon.kill9();
+        let driver = self.drivers.at_start(self.starts);
+        self.starts += 1;
+        self.node.root().set_bridge_driver(driver);
         daemon.spawn();
         drop(daemon);
         let mut last = String::from("it never answered");
@@ -163,6 +179,8 @@ impl Killer<'_> {
                         } else {
                             outcome.serving.push(took)
                         }
+                        drop(outcome);
+                        self.check_elements();
                         return;
                     }
                     let message = wrong.join("; ");

@@ -154,10 +154,13 @@ impl Outcome {
             seed,
             clients,
             external,
+            drivers,
             ..
         } = &self.settings;
         let external = if *external { " --external" } else { "" };
-        format!("tests/chaos --kills {kills} --seed {seed} --clients {clients}{external}")
+        format!(
+            "tests/chaos --kills {kills} --seed {seed} --clients {clients} --driver {drivers}{external}"
+        )
     }
 }
 

@@ -298,6 +298,8 @@ pub const SLOW: &[Slow] = slow! {
         92 Fact("checkpoint", "container_continues_after_daemon_kill_during_checkpoint");
     }
     shard 4 {
+        45 Test("swarm::docker::task_reaches_and_is_reached_where_docker_has_closed_what_is_forwarded");
+        20 Test("cri::pod_bridge::pod_has_one_address_and_one_port_whatever_the_daemon_is_killed_after");
         15 Test("cri::plugin_commands::gc_is_told_the_pods_of_the_daemon_at_a_start_if_the_configuration_asks_for_it");
         13 Test("cri::stops::network_of_an_answered_stop_is_released_by_the_next_daemon");
         36 Test("swarm::scale::many_tasks_outlive_kills_of_the_daemon_and_a_long_absence_is_told");
@@ -354,6 +356,8 @@ pub const SLOW: &[Slow] = slow! {
     }
     shard 6 {
         20 Fact("emulation", "image_for_another_architecture_runs_while_the_kernel_has_its_emulator");
+        45 Test("swarm::docker::task_reaches_and_is_reached_where_docker_is_started_after_it");
+        8 Test("debian_packages::build::binary_whose_libraries_are_not_known_is_refused_with_the_reason");
         11 Test("nomad::task_lifecycle::many_waiters_get_the_exit_and_block_no_other_call");
         82 Test("prometheus::alerts::alerts_fire_and_clear_as_parts_of_a_node_fail_and_recover");
         29 Test("swarm::failover::session_moves_to_another_manager_when_the_leader_is_killed");

@@ -38,8 +38,9 @@ pub(super) fn ifb_link(host: &LinkName) -> LinkName {
     link_name(&format!("{IFB_PREFIX}{digits}"))
 }
 
-/// The group of all links of an instance of the daemon: never 0, in which all other links are.
-pub(super) fn group_of(table: &TableName) -> u32 {
+/// The group of all links that an instance of the daemon makes for containers: never 0, in which all other links are.
+#[must_use]
+pub fn group_of(table: &TableName) -> u32 {
     let digest: [u8; 32] = Sha256::digest(table.as_str()).into();
     let [a, b, c, d, ..] = digest;
     // The first bit is left out, since some programs read the number as signed.

@@ -1,6 +1,7 @@
 //! Checks of a container that has exited, and of its log.
 
 use std::fs;
+use std::net::IpAddr;
 use std::time::Instant;
 
 use switchyard_proto::cri::v1 as cri;
@@ -20,6 +21,41 @@ impl ChaosClient<'_> {
             other => self.report_violation(format_args!(
                 "{id} was removed, and its status is {other:?}"
             )),
+        }
+    }
+
+    /// The address of a new pod.
+    pub(super) fn address(&self, id: &str) -> Option<IpAddr> {
+        let status = self
+            .calls
+            .call_expecting_ok("PodSandboxStatus", id, || self.cri.pod_status(id))?;
+        let address = status.network.unwrap_or_default().ip.parse().ok();
+        if address.is_none() && !self.is_shim_killed(id) {
+            self.report_violation(format_args!("pod {id} has no address"));
+        }
+        address
+    }
+
+    /// Checks that a pod has its address, which nobody else has, and that its port leads there and nowhere else, whoever was killed meanwhile
+    /// and whoever has attached it.
+    pub(super) fn check_network(&self, at: usize) {
+        let pod = &self.pods[at];
+        let Some(address) = pod.address.filter(|_| !pod.stopped) else {
+            return;
+        };
+        let bridge = self.node.root().bridge();
+        let mut holders = Vec::new();
+        let mut targets = Vec::new();
+        let is_right = eventually(NETWORK_LIMIT, || {
+            holders = bridge.holders(address);
+            targets = bridge.targets(pod.port);
+            holders == [pod.id.as_str()] && targets == [address]
+        });
+        if !is_right && !self.is_shim_killed(&pod.id) {
+            let ClientPod { id, port, .. } = pod;
+            self.report_violation(format_args!(
+                "pod {id} has {address}: the address is held by {holders:?}, and port {port} leads to {targets:?}"
+            ));
         }
     }
 

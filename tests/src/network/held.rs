@@ -1,0 +1,94 @@
+//! Who has which address, and where a published port leads: what files, tables and packet rules say of each other.
+
+use std::fs;
+use std::net::IpAddr;
+
+use switchyard_network::nft::Element;
+
+use super::{PacketRules, TestNetwork};
+
+impl TestNetwork {
+    /// The ids that have this address, of each network whose addresses are in the directory of this one.
+    #[must_use]
+    pub fn holders(&self, address: IpAddr) -> Vec<String> {
+        let holder = |directory: fs::DirEntry| {
+            let text = fs::read_to_string(directory.path().join(address.to_string())).ok()?;
+            text.lines().next().map(str::to_owned)
+        };
+        let directories = fs::read_dir(self.data_dir()).into_iter().flatten();
+        directories.flatten().filter_map(holder).collect()
+    }
+
+    /// Where this published port leads, by the tables of this bridge and by rules of plugins: one address for each element or rule.
+    ///
+    /// # Panics
+    /// When `iptables-save` is missing.
+    #[must_use]
+    pub fn targets(&self, port: u16) -> Vec<IpAddr> {
+        let elements = self.elements_of_sandboxes().into_iter();
+        let by_elements = elements.filter_map(|(_, element)| {
+            let Element::Port {
+                port: published,
+                to,
+                ..
+            } = element
+            else {
+                return None;
+            };
+            (published == port).then_some(to)
+        });
+        let rules = PacketRules::read("iptables").nat.into_iter();
+        by_elements
+            .chain(rules.filter_map(|rule| target(&rule, port)))
+            .collect()
+    }
+
+    /// What the tables of this bridge have for addresses that nobody holds. A port is withdrawn before its address is released, so that there is
+    /// no such element at any time, whoever is killed.
+    #[must_use]
+    pub fn stray_elements(&self) -> Vec<String> {
+        let look = || {
+            let mut found = self.elements_of_sandboxes();
+            found.retain(|(_, element)| {
+                let (Element::Port { to, .. } | Element::Hairpin(to)) = element else {
+                    return false;
+                };
+                self.holders(*to).is_empty()
+            });
+            found
+        };
+        // One that was withdrawn between the looks at both has gone meanwhile.
+        let first = look();
+        let mut found = look();
+        found.retain(|one| first.contains(one));
+        let texts = found.into_iter();
+        texts.map(|(_, element)| element.to_string()).collect()
+    }
+}
+
+/// Where a rule of the plugin `portmap` for one container leads this port.
+fn target(rule: &str, port: u16) -> Option<IpAddr> {
+    let (_, rest) = rule.split_once(&format!(" --dport {port} "))?;
+    let (_, target) = rest.split_once("--to-destination ")?;
+    let (address, _) = target.split(' ').next()?.rsplit_once(':')?;
+    address.parse().ok()
+}
+
+/// The rules of the nat table by which packets to this port of the host go elsewhere, of all networks.
+///
+/// # Panics
+/// When `iptables-save` is missing.
+#[track_caller]
+#[must_use]
+pub fn port_rules(port: u16) -> Vec<String> {
+    let port = port.to_string();
+    let mut rules = PacketRules::read("iptables").nat;
+    rules.retain(|rule| {
+        let listed = rule
+            .split_once("--dports ")
+            .map(|(_, rest)| rest.split(' ').next().unwrap_or_default());
+        rule.starts_with("-A CNI-HOSTPORT-DNAT ")
+            && listed.is_some_and(|ports| ports.split(',').any(|one| one == port))
+    });
+    rules
+}
