@@ -298,6 +298,7 @@ pub const SLOW: &[Slow] = slow! {
         92 Fact("checkpoint", "container_continues_after_daemon_kill_during_checkpoint");
     }
     shard 4 {
+        100 Fact("firewalld", "firewalld_leaves_published_ports_and_tables_alone_and_is_opened_as_documented");
         45 Test("swarm::docker::task_reaches_and_is_reached_where_docker_has_closed_what_is_forwarded");
         20 Test("cri::pod_bridge::pod_has_one_address_and_one_port_whatever_the_daemon_is_killed_after");
         15 Test("cri::plugin_commands::gc_is_told_the_pods_of_the_daemon_at_a_start_if_the_configuration_asks_for_it");
@@ -381,7 +382,6 @@ pub const SLOW: &[Slow] = slow! {
         210 Version(OtherVersion::Newer);
     }
     shard 7 {
-        100 Fact("firewalld", "firewalld_leaves_published_ports_and_tables_alone_and_is_opened_as_documented");
         20 Test("cri::pod_bridge::bridge_without_pods_is_deleted_when_new_ones_have_the_network_of_cni_again");
         19 Test("hostile::memory::memory_that_a_burst_of_requests_took_goes_back_within_a_minute");
         13 Test("cri::limits::usage_stats_are_reported_and_increase");
