@@ -1,7 +1,7 @@
 //! Debian's firewalld beside a bridge that the daemon makes itself: what it closes, what opens that, and that the daemon's tables and its
 //! published ports stay as they are while firewalld starts, reloads and ends. Another network namespace is the machine beyond the node.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
@@ -10,10 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use nix::sched::{CloneFlags, setns};
 use serde_json::json;
 use switchyard_proto::nomad::drivers::proto as nomad;
-use switchyard_tests::host::{SetOnDrop, eventually};
+use switchyard_tests::host::{self, SetOnDrop, eventually};
 use switchyard_tests::http;
 use switchyard_tests::nomad::{Agent, TaskSetup};
 
@@ -146,12 +145,9 @@ impl Drop for OtherMachine {
 
 /// Does something on the other machine.
 fn within<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let netns = File::open(Path::new(NAMESPACES).join(MACHINE)).expect("it was made");
-    let done = thread::spawn(move || {
-        setns(netns, CloneFlags::CLONE_NEWNET).expect("root may enter it");
-        work()
-    });
-    done.join().expect("the thread ends")
+    let netns = Path::new(NAMESPACES).join(MACHINE);
+    let done = host::within(&netns, work).join();
+    done.expect("the thread ends")
 }
 
 /// Debian's firewalld with the configuration of its package. Dropping this ends it, and removes what was configured.

@@ -8,14 +8,16 @@ pub mod runtimes;
 mod suspended;
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use nix::sched::{CloneFlags, setns};
 use parking_lot::Mutex;
 
 use crate::prereq;
@@ -49,6 +51,32 @@ pub fn inside(netns: &Path, program: &Path) -> Command {
         .arg("--")
         .arg(program);
     command
+}
+
+/// Does something on a thread that is in a network namespace, in which its sockets are.
+///
+/// # Panics
+/// When there is no such namespace.
+pub fn within<T: Send + 'static>(
+    netns: &Path,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> JoinHandle<T> {
+    let netns = File::open(netns).expect("the namespace is there");
+    thread::spawn(move || {
+        setns(netns, CloneFlags::CLONE_NEWNET).expect("root may enter it");
+        work()
+    })
+}
+
+/// Lets the node forward IPv6, as the first bridge of both families does, of which other tests make some.
+///
+/// # Panics
+/// When it cannot be set.
+pub fn forward_ipv6() {
+    let file = "/proc/sys/net/ipv6/conf/all/forwarding";
+    if fs::read_to_string(file).is_ok_and(|text| text.trim() == "0") {
+        fs::write(file, "1").expect("root may set it");
+    }
 }
 
 /// Eight random hex digits, for names that must not collide between tests that run at the same time.
@@ -99,7 +127,7 @@ pub fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) -> bool 
         if start.elapsed() > limit {
             return false;
         }
-        std::thread::sleep(POLL);
+        thread::sleep(POLL);
     }
 }
 

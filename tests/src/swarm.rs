@@ -9,12 +9,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::external_containerd::ExternalContainerd;
-use crate::host::{eventually, inside};
+use crate::host::{eventually, inside, within};
 use crate::prereq;
 use crate::scratch::{Scratch, cgroup_name};
 
@@ -363,11 +362,7 @@ impl SwarmCluster {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> thread::JoinHandle<T> {
-        let netns = File::open(&self.netns).expect("the namespace is mounted");
-        thread::spawn(move || {
-            setns(netns, CloneFlags::CLONE_NEWNET).expect("root can enter a namespace");
-            work()
-        })
+        within(&self.netns, work)
     }
 
     /// The network namespace of the managers.

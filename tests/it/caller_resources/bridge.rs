@@ -1,13 +1,11 @@
 //! The gateway's own network, beside the node's network.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
-use nix::sched::{CloneFlags, setns};
 use switchyard_containerd::config::BridgeDriverChoice;
 use switchyard_containerd::{Containerd, Settings};
 use switchyard_contract::Fixture;
@@ -19,7 +17,7 @@ use switchyard_core::spec::{
     HostAddress, HostEntry, MacAddress, PortMapping, Protocol, SandboxNetwork, Signal,
 };
 use switchyard_tests::backend_fixture::BackendFixture;
-use switchyard_tests::host::{eventually, free_port};
+use switchyard_tests::host::{eventually, free_port, within};
 
 use super::{CallerFixture, bridged};
 
@@ -163,15 +161,9 @@ async fn wait_ended(caller: &CallerFixture, task: TaskId) {
 
 /// A socket for datagrams at port 80 of a network namespace: busybox has no program for that.
 fn listen_in(netns: &Path) -> UdpSocket {
-    let netns = File::open(netns).expect("the namespace is there");
-    let bound = std::thread::spawn(move || {
-        setns(netns, CloneFlags::CLONE_NEWNET).expect("root may enter it");
-        UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 80))
-    });
-    let socket = bound
-        .join()
-        .expect("the thread ends")
-        .expect("the port is free in it");
+    let bind = || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 80));
+    let bound = within(netns, bind).join().expect("the thread ends");
+    let socket = bound.expect("the port is free in it");
     socket.set_read_timeout(Some(TRY)).expect("it is a socket");
     socket
 }

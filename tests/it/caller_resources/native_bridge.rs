@@ -9,7 +9,7 @@ use switchyard_core::ErrorKind;
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::{PortMapping, Protocol, Subnet};
 use switchyard_tests::backend_fixture::BackendFixture;
-use switchyard_tests::host::{eventually, free_port};
+use switchyard_tests::host::{eventually, forward_ipv6, free_port};
 use switchyard_tests::prereq;
 
 use super::bridge::{
@@ -173,14 +173,9 @@ async fn status_says_who_attaches_to_the_bridge() {
     caller.close().await;
 }
 
-/// Whether the node forwards IPv6, which it does from the first bridge of both families on, as other tests have them.
-const FORWARDS_IPV6: &str = "/proc/sys/net/ipv6/conf/all/forwarding";
-
 /// A backend whose own bridge may have a range of IPv6 by itself, on a node that forwards IPv6. `prepare` gets the name of the bridge first.
 async fn with_own_ipv6(prepare: impl FnOnce(&str)) -> CallerFixture {
-    if fs::read_to_string(FORWARDS_IPV6).is_ok_and(|text| text.trim() == "0") {
-        fs::write(FORWARDS_IPV6, "1").expect("root may set it");
-    }
+    forward_ipv6();
     let fixture = tokio::task::block_in_place(|| {
         BackendFixture::with(|settings| {
             let bridge = &mut settings.network.bridge;

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use switchyard_crash_points::CrashPoint::{self, *};
 use switchyard_crash_points::Operation;
 use switchyard_tests::daemon::Daemon;
+use switchyard_tests::host::forward_ipv6;
 use switchyard_tests::root::PrivateRoot;
 
 use super::cases::KillCase;
@@ -120,11 +121,7 @@ pub(super) fn first_start(step: CrashPoint) {
 
 /// The daemon that decides which range of IPv6 its bridge has dies before it makes anything of it; the next one has the same range.
 pub(super) fn own_ipv6(step: CrashPoint) {
-    // As the first bridge of both families makes the node, on which other tests have some.
-    let forwarding = "/proc/sys/net/ipv6/conf/all/forwarding";
-    if fs::read_to_string(forwarding).is_ok_and(|text| text.trim() == "0") {
-        fs::write(forwarding, "1").expect("root may set it");
-    }
+    forward_ipv6();
     let root = PrivateRoot::new();
     let record = format!("network/{}.ipv6", root.bridge().bridge());
     let record = root.state().join(record);

@@ -6,14 +6,12 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread;
 use std::time::Duration;
 
-use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::Signal;
 use serde_json::json;
 use switchyard_proto::nomad::drivers::proto as nomad;
-use switchyard_tests::host::{eventually, inside};
+use switchyard_tests::host::{eventually, inside, within};
 use switchyard_tests::image::busybox_layer;
 use switchyard_tests::nomad::{Agent, TaskSetup};
 use switchyard_tests::prereq;
@@ -190,9 +188,7 @@ fn run(command: &mut Command) -> String {
 
 /// What somebody in this network namespace is served there.
 fn ask(netns: &Path, to: SocketAddr) -> Option<String> {
-    let netns = File::open(netns).expect("the namespace is there");
     let client = move || {
-        setns(netns, CloneFlags::CLONE_NEWNET).expect("root may enter it");
         let mut stream = TcpStream::connect_timeout(&to, TRY).ok()?;
         stream.set_read_timeout(Some(TRY)).ok()?;
         stream.write_all(b"GET / HTTP/1.0\r\n\r\n").ok()?;
@@ -200,7 +196,7 @@ fn ask(netns: &Path, to: SocketAddr) -> Option<String> {
         stream.read_to_string(&mut answer).ok()?;
         answer.lines().last().map(str::to_owned)
     };
-    thread::spawn(client).join().expect("the thread ends")
+    within(netns, client).join().expect("the thread ends")
 }
 
 #[track_caller]
@@ -211,12 +207,9 @@ fn assert_served(what: &str, netns: &Path, to: (Ipv4Addr, u16), name: &str) {
 
 /// A socket in a network namespace.
 fn socket(netns: &Path, port: u16) -> UdpSocket {
-    let netns = File::open(netns).expect("the namespace is there");
-    let bind = move || {
-        setns(netns, CloneFlags::CLONE_NEWNET).expect("root may enter it");
-        UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).expect("nobody else has it")
-    };
-    let socket = thread::spawn(bind).join().expect("the thread ends");
+    let bind = move || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port));
+    let bound = within(netns, bind).join().expect("the thread ends");
+    let socket = bound.expect("nobody else has it");
     let limited = socket.set_read_timeout(Some(PAUSE));
     limited.expect("it is a socket");
     socket
