@@ -7,7 +7,7 @@ const RULES_MAX: usize = 100_000;
 
 /// The matches that are understood. What else a rule asks for may hold for some packets alone.
 const MATCHES: [&str; 3] = ["comment", "conntrack", "state"];
-/// The options, of these matches too.
+/// The options that are understood, with those of these matches.
 const OPTIONS: [&str; 10] = [
     "-A",
     "-i",
@@ -88,7 +88,7 @@ impl Accepted {
         };
         let comes = rule.has("-i", is_bridge) || rule.has("--physdev-in", is_bridge);
         let goes = rule.has("-o", is_bridge);
-        // As most firewalls have it: answers to whatever devices and addresses, or what an uplink or a subnet receives or sends.
+        // As most firewalls have it: answers by any device to any address, or all that an uplink or a subnet receives or sends.
         let is_plain = rule.is_plain();
         let has_state = |state: &str| {
             let is_state = |states: &str| states.split(',').any(|one| one == state);
@@ -124,7 +124,7 @@ impl<'a> FilterRule<'a> {
         Self(line.split_whitespace().collect())
     }
 
-    /// The values of an option, and whether they are those that are meant, or all but those.
+    /// The values of an option, each with whether the rule asks for it; behind `!` it asks for all but this one.
     fn values(&self, option: &str) -> impl Iterator<Item = (&'a str, bool)> {
         let words = self.0.iter().enumerate();
         let places = words.filter(move |(_, word)| **word == option);
@@ -138,18 +138,18 @@ impl<'a> FilterRule<'a> {
         self.0.contains(&option)
     }
 
-    /// Returns whether the rule asks for such a value.
+    /// Returns whether the rule asks for a value of this kind.
     fn has(&self, option: &str, is_value: impl Fn(&str) -> bool) -> bool {
         self.values(option)
             .any(|(value, is_meant)| is_meant && is_value(value))
     }
 
-    /// Returns whether the rule asks for no other value.
+    /// Returns whether the rule leaves the option out, or asks for a value of this kind.
     fn allows(&self, option: &str, is_value: impl Fn(&str) -> bool) -> bool {
         !self.names(option) || self.has(option, is_value)
     }
 
-    /// Returns whether all that it asks for is understood; not that of one whose comment has a word like an option.
+    /// Returns whether all that the rule asks for is understood. A rule whose comment has a word that begins with `-` counts as one that is not.
     fn is_plain(&self) -> bool {
         let mut options = self.0.iter().filter(|word| word.starts_with('-'));
         options.all(|word| OPTIONS.contains(word))
@@ -157,8 +157,8 @@ impl<'a> FilterRule<'a> {
     }
 }
 
-/// Returns whether a device has the name that a rule asks for: one with `+` at its end is the beginning of a name. Pure.
-fn is_device(name: &str, device: &str) -> bool {
+/// Returns whether a device has the name that a rule, or a zone of firewalld, asks for: one with `+` at its end is the beginning of a name. Pure.
+pub(super) fn is_device(name: &str, device: &str) -> bool {
     match name.strip_suffix('+') {
         Some(beginning) => device.starts_with(beginning),
         None => name == device,

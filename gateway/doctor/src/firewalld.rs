@@ -3,6 +3,7 @@
 
 use switchyard_core::spec::Subnet;
 
+use super::accepted::is_device;
 use super::codes::runtime::NATIVE_DROPPED;
 use super::facts::Facts;
 use super::finding::Finding;
@@ -10,7 +11,7 @@ use super::finding::Finding;
 /// The client of firewalld, which is there if firewalld is.
 const CLIENT: &str = "firewall-cmd";
 
-/// The arguments of a call that starts nothing; the interface of the bus and the method follow.
+/// The arguments of a call, which does not start firewalld; the interface of the bus and the method follow.
 const CALL: [&str; 4] = [
     "--auto-start=no",
     "call",
@@ -40,7 +41,7 @@ struct Group {
 // === impl Firewalld ===
 
 impl Firewalld {
-    /// Asks a firewalld that runs; `None` if there is none, or one that does not tell this, as those before 0.9.
+    /// Asks the firewalld that runs; `None` if there is none, or one without these calls, as before 0.9.
     pub(super) fn of(facts: &Facts) -> Option<Self> {
         facts.program(CLIENT)?;
         let default_zone = ask(facts, OF_ALL, &["getDefaultZone"])?;
@@ -83,7 +84,7 @@ impl Firewalld {
             .iter()
             .find(|zone| zone.list("sources").iter().any(has_source));
         let by_interface = || {
-            let is_in = |entry: &String| is_interface(entry, bridge);
+            let is_in = |entry: &String| is_device(entry, bridge);
             let has = |zone: &&Group| zone.list("interfaces").iter().any(is_in);
             self.zones.iter().find(has)
         };
@@ -91,8 +92,8 @@ impl Firewalld {
         zone.map_or(self.default_zone.as_str(), |zone| zone.name.as_str())
     }
 
-    /// A zone that nothing is known to let anything through: neither its target, nor forwarding within it to another of its interfaces, nor a
-    /// policy, whatever that one has for a target.
+    /// Returns whether a zone rejects: neither its target, nor forwarding within it to another of its interfaces, nor a policy is known to accept
+    /// anything. A policy for what comes from it counts whatever its target is.
     fn rejects(&self, facts: &Facts, bridge: &str, zone: &str) -> bool {
         if self.policies.iter().any(|policy| policy.is_about(zone)) {
             return false;
@@ -107,7 +108,7 @@ impl Firewalld {
             .filter(|other| other.name == zone)
             .flat_map(|other| other.list("interfaces"));
         let forwards = settings.contains("\"forward\" b true")
-            && interfaces.any(|entry| !is_interface(entry, bridge));
+            && interfaces.any(|entry| !is_device(entry, bridge));
         !forwards && !settings.contains("\"target\" s \"ACCEPT\"")
     }
 }
@@ -129,14 +130,6 @@ impl Group {
         let mut to = self.list("egress_zones").iter();
         (has("ingress_zones", zone) && to.any(|name| name != "HOST"))
             || (has("ingress_zones", "ANY") && has("egress_zones", "ANY"))
-    }
-}
-
-/// Returns whether an entry of a zone is this interface: its name, or the beginning of its name and `+`. Pure.
-fn is_interface(entry: &str, name: &str) -> bool {
-    match entry.strip_suffix('+') {
-        Some(begin) => name.starts_with(begin),
-        None => entry == name,
     }
 }
 

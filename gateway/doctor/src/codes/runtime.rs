@@ -138,7 +138,7 @@ pub(in super::super) const NO_IPV6: FindingCode = FindingCode::error(
 pub(in super::super) const ROUTERS_IGNORED: FindingCode = FindingCode::warning(
     "SY314",
     "the node loses its routes of IPv6 once it forwards",
-    "The kernel ignores what routers advertise on an interface that forwards, unless accept_ra is 2. Forwarding is turned on with the first container that has IPv6, by the plugin bridge or by the daemon: the default route of IPv6 that the node has learnt is removed then, and later its addresses.",
+    "The kernel ignores what routers advertise on an interface that forwards, unless accept_ra is 2: the default route of IPv6 that the node has learnt is removed then, and later its addresses. The plugin bridge turns forwarding on with the first container that has IPv6. With the driver native the daemon refuses such a container instead; on a bridge with IPv4 that had IPv6 before forwarding was switched off, it connects it without.",
     "Set net.ipv6.conf.INTERFACE.accept_ra = 2 in /etc/sysctl.d before that, for each of these interfaces. systemd-networkd and NetworkManager listen to routers themselves, and set accept_ra = 0.",
 );
 pub(in super::super) const NATIVE_LACKING: FindingCode = FindingCode::warning(
@@ -150,8 +150,8 @@ pub(in super::super) const NATIVE_LACKING: FindingCode = FindingCode::warning(
 pub(in super::super) const NATIVE_DROPPED: FindingCode = FindingCode::warning(
     "SY316",
     "the packet filter drops what a bridge of the gateway forwards",
-    "Tasks or pods on the bridge reach nothing beyond the node, or their published ports answer on the node alone, or both. The daemon accepts their packets at the end of FORWARD, within a minute: it does not run, or could not. It does not undo what firewalld rejects.",
-    "With firewalld, accept them by these commands, which it keeps. Else look in the daemon's log why it does not accept them; it needs the program iptables in the variant that has the chain (`iptables-nft` or `iptables-legacy`). Or accept them by these commands, also after each boot. docs/network.md has more about other firewalls.",
+    "Tasks or pods on the bridge reach nothing beyond the node, or their published ports answer on the node alone, or both. Where the policy of FORWARD of iptables is DROP, the daemon accepts their packets at the end of that chain, within a minute: it does not run, or could not. What firewalld rejects stays rejected.",
+    "Where firewalld rejects them, accept them by these commands, which it keeps. Where the policy is DROP, look in the daemon's log why it does not accept them; it needs the program iptables in the variant that has the chain (`iptables-nft` or `iptables-legacy`). Or accept them by these commands, also after each boot. docs/network.md has more about other firewalls.",
 );
 pub(in super::super) const TABLE_CHANGED: FindingCode = FindingCode::warning(
     "SY317",
