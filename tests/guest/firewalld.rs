@@ -183,7 +183,7 @@ impl Firewalld {
 
 impl Drop for Firewalld {
     fn drop(&mut self) {
-        // It has asked the second one whether root may.
+        // firewalld asks polkit whether root may call it, by which polkit is started.
         try_run(&["systemctl", "stop", "firewalld", "polkit"]);
         for file in [TRUSTED, TRUSTED_BEFORE, ZONE.0, POLICY.0] {
             let _ = fs::remove_file(file);
@@ -348,7 +348,7 @@ fn firewalld_is_opened_as_documented(node: &GuestNode) {
 /// Each way of docs/network.md lets the task reach the other machine, and leaves the daemon's tables and the published port as they were.
 #[track_caller]
 fn assert_is_opened(connections: &Connections<'_>, before: &str) {
-    // The other rules come first, and theirs all the same.
+    // iptables accepts the packet first; the chain of firewalld rejects it all the same.
     let accept = ["FORWARD", "-i", BRIDGE, "-j", "ACCEPT"];
     run(&[&["iptables", "-I"][..], &accept].concat());
     connections.assert_do_not_leave("with an accept for iptables");

@@ -282,9 +282,9 @@ impl Sandboxes {
         set_for_interfaces(spec, dirs.pin(Ns::Net), ips).await
     }
 
-    /// Waits until the networks of those of these sandboxes that are on the network of this name are released, which happens behind the answer to
-    /// their stop, as long as the gateway waits for their ports at most. The sandbox that waits takes one of its owner's starts meanwhile. Returns
-    /// whether there was one: what it needs may be free although another one is not released. Cancel-safe.
+    /// Waits for the release of the sandboxes among these that are on the network of this name; it goes on after the answer to their stop. It waits
+    /// no longer than the gateway waits for their ports, and takes one of its owner's starts meanwhile. Returns whether there was one: what the
+    /// caller needs may be free although another sandbox is not released. Cancel-safe.
     async fn release_of_all(&self, ending: Vec<SandboxId>, network: &str) -> bool {
         if ending.is_empty() {
             return false;

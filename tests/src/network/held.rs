@@ -57,7 +57,7 @@ impl TestNetwork {
             });
             found
         };
-        // One that was withdrawn between the looks at both has gone meanwhile.
+        // An element may be withdrawn, and its address released, after it was read: it is gone at the second look.
         let first = look();
         let mut found = look();
         found.retain(|one| first.contains(one));

@@ -30,7 +30,7 @@ const MAX_TRIES: u8 = 5;
 /// The extended attribute of a tree that counts the tries. Containers cannot write `trusted` attributes; on a node in a user namespace
 /// nobody can.
 const TRIES_XATTR: &str = "trusted.switchyard.removals";
-/// The most trees whose tries are counted in memory: more than that are objects that a node never has.
+/// The most trees whose tries are counted in memory: a node never has so many sandboxes and tasks.
 const MAX_COUNTED: usize = 10_000;
 /// The directory of the trees that could not be removed.
 const SET_ASIDE: &str = "set-aside";
@@ -41,7 +41,7 @@ pub(crate) struct Trees {
     /// The directories that trees are below; each has a directory for those that are set aside.
     bases: [PathBuf; 2],
     set_aside: Mutex<Vec<PathBuf>>,
-    /// The failed tries of this process of trees on which they cannot be stored.
+    /// How often this process has failed to remove each tree on which the number cannot be stored.
     unstored: Mutex<HashMap<PathBuf, u8>>,
 }
 

@@ -172,7 +172,8 @@ fn overlay_root(plugins: &[api::Plugin]) -> Option<PathBuf> {
 }
 
 impl FeatureSet {
-    /// The features by the list of plugins; the records are in this namespace, and containerd is as this process is in a user namespace or not.
+    /// The features by the list of plugins. The records are in this namespace of containerd; whether it is in a user namespace is told of this
+    /// process, which is beside it.
     fn of(plugins: &[api::Plugin], namespace: &str, in_user_namespace: bool) -> Self {
         let working = || plugins.iter().filter(|plugin| plugin.init_err.is_none());
         let has = |kind: &str, id: &str| {

@@ -90,7 +90,7 @@ pub(crate) struct NativeBridges {
     knows_all: AtomicBool,
     /// Notified when connections may go on to where a port led before.
     past_flows: Notify,
-    /// Notified when an attachment has found a table that cannot be restored: that is tried again, and told.
+    /// Notified when an attachment has found a table that cannot be restored: [`NativeBridges::watch`] tries it again, and logs it.
     fell_behind: Notify,
     /// Notified when a bridge, or a subnet of one, has got its first container or is gone: filters of iptables may drop what it forwards, or have
     /// rules for it.

@@ -251,8 +251,9 @@ impl BridgeDriver {
     }
 
     /// Looks whether the node would lose addresses and routes that routers have told it, as soon as it forwards for this bridge: who asks for
-    /// a bridge may be on another node. One that has its addresses of IPv6 already was led out before somebody has switched forwarding off: with
-    /// IPv4 beside it, containers are connected, and forwarding of IPv6 stays off. Reads small files of the kernel, and waits for no other call.
+    /// a bridge may be on another node. If the bridge has its addresses of IPv6, the node has forwarded for it before, and somebody has switched that
+    /// off: if it has IPv4 too, containers are connected, and forwarding of IPv6 stays off. Reads small files of the kernel, and waits for no other
+    /// call.
     ///
     /// # Errors
     /// [`DriverError::RoutersIgnored`], [`DriverError::Links`].

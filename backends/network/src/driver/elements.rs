@@ -170,8 +170,7 @@ pub(super) fn is_taken(error: &NftError) -> bool {
     )
 }
 
-/// Looks among elements that are there for the published port that one of the wanted ones was to be. One that leads where it is to lead is not in
-/// the way.
+/// Returns a search among existing elements for a published port that one of the wanted elements has too, and that leads elsewhere.
 pub(super) fn taken_by(
     wanted: &BTreeSet<Element>,
 ) -> impl Fn(&BTreeSet<Element>) -> Option<Element> {

@@ -24,7 +24,7 @@ pub enum DriverError {
     /// Tables could not be changed.
     #[error(transparent)]
     Rules(#[from] NftError),
-    /// Tables could not be made what they should be.
+    /// Tables could not be restored.
     #[error("the tables of {families} are not as they should be; until they are, {open}")]
     NotRestored {
         /// The names of their families.

@@ -57,7 +57,7 @@ pub(super) enum Expression {
     TranslateDestination { family: u8, address: u32, port: u32 },
     /// Changes the source to the address of the device by which the packet leaves.
     Masquerade,
-    /// Ends the chain for the packet, which goes on.
+    /// Accepts the packet in this chain; it goes on to the chains behind it.
     Accept,
     /// Drops the packet.
     Drop,
@@ -234,7 +234,7 @@ fn four_byte_register(number: u32) -> u32 {
     }
 }
 
-/// Writes what decides about the packet: a value for register 0.
+/// Writes a verdict, which is a value for register 0.
 fn decide(data: &mut NfWriter, code: u32) {
     data.number(1, 0);
     data.nest(2, |nested| {

@@ -16,7 +16,7 @@ use super::message::{
 
 /// The size of the largest transaction, in bytes: more than 100,000 elements.
 pub(super) const MAX_SEND: usize = 16 << 20;
-/// What the kernel keeps of the buffer for a send besides its bytes.
+/// How many bytes of the send buffer the kernel may need for itself.
 const SEND_OVERHEAD: usize = 32;
 /// Room for answers and notifications that are not yet read, in bytes. A transaction with many errors has an answer for each, and an
 /// answer repeats the message.

@@ -127,7 +127,7 @@ pub(super) enum Statement {
     Unspecified6,
     /// It is another one.
     NotUnspecified6,
-    /// Ends the chain for the packet: those of others see it all the same.
+    /// Accepts the packet in this chain: the chains behind it see it all the same.
     Accept,
     Drop,
     Masquerade,

@@ -368,7 +368,7 @@ impl NftTables {
             source,
         };
         self.socket.send(&sent.bytes).map_err(|source| {
-            // Of a kernel that keeps more of the buffer.
+            // From a kernel that needs more of the buffer for itself than is left to it.
             if source == Errno::EMSGSIZE {
                 NftError::TooLarge { max }
             } else {

@@ -13,7 +13,7 @@
 //! sandbox  journal saved or read ──> pins ──> note looked at ──> pins removed     unpin_noted
 //! ```
 //!
-//! What fails on the side of the sandbox is undone with its attachment, or repeated by the next look at the journals.
+//! If a step of the sandbox fails, its attachment is undone, or the next look at the journals repeats it.
 
 use std::sync::Arc;
 
@@ -108,7 +108,7 @@ pub(super) fn note_if_pinned(dirs: &SandboxDirs) -> Result<Option<cni::Saved>> {
     Ok(read()?.filter(is_ours))
 }
 
-/// Those of which a task has NET_ADMIN by now. Blocks.
+/// Returns those of these sandboxes of which a task has NET_ADMIN by now. Blocks.
 ///
 /// # Errors
 /// `Internal` if the disk does not tell.
@@ -155,8 +155,8 @@ impl NativeBridges {
         blocking(move || note(&dirs)).await
     }
 
-    /// Behind the pins of sandboxes: lets those send with any address of which a task has NET_ADMIN, as was [`noted`] since their pins were asked
-    /// for, unless the configuration pins all. Idempotent. Cancel-safe.
+    /// Removes the pins of these sandboxes, of which a task has NET_ADMIN by now, unless the configuration pins all. They are those that [`noted`]
+    /// finds after the pins were added. Idempotent. Cancel-safe.
     ///
     /// # Errors
     /// `Internal` with the kernel's text: call it again.

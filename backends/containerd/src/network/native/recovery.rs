@@ -28,8 +28,8 @@ pub(super) struct FoundAttachments {
 }
 
 impl NativeAttachment {
-    /// The sandbox, for a look behind the pins: also if its journal and its note say by now that it has none, since an earlier look may have given
-    /// it some.
+    /// The sandbox, whose note is looked at once more after pins were added. Also one that is not to be pinned by its journal and its note: an
+    /// earlier look at them may have added its pins.
     pub(super) fn sandbox(&self, layout: &Layout) -> AttachedSandbox {
         AttachedSandbox {
             driver: Arc::clone(&self.driver),
@@ -52,7 +52,7 @@ impl NativeBridges {
                 adopted,
                 "the rules of the gateway's bridges are as they should be"
             ),
-            // The first look of the watch comes right behind it, and tells it.
+            // The watch looks at the tables right after this, and logs it.
             Ok(Err(error)) => tracing::debug!(
                 error = report(&error),
                 "the rules of the gateway's bridges are not restored yet: trying again"
@@ -104,7 +104,7 @@ impl NativeBridges {
         Some(adopted)
     }
 
-    /// Lets those sandboxes go in which a task with NET_ADMIN was created while their journals were read, behind their pins.
+    /// Removes the pins of sandboxes in which a task with NET_ADMIN was created while their journals were read.
     ///
     /// # Errors
     /// Those of [`NativeBridges::unpin_noted`]; `Internal` if the disk does not tell, `Unavailable` if it hangs.

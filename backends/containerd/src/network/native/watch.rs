@@ -44,9 +44,10 @@ struct PolledMonitor {
 
 /// The result of a look at the tables.
 struct TableLook {
-    /// What was mended, for people, or why not all of it could be.
+    /// What was mended, as texts for the log, or why not everything could be.
     mended: Result<Vec<String>>,
-    /// The port of the tables' socket, whose changes are our own. Also behind a failure: else each attachment would cause a look.
+    /// The port of the tables' socket, by which our own changes are known. Also after a failure: otherwise each attachment would be taken for a
+    /// change by others, and cause a look.
     own: Option<u32>,
 }
 

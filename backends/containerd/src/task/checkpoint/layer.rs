@@ -23,9 +23,9 @@ use super::{check_deadline, deadline_or_io_error};
 
 /// The prefix of the overlay's own extended attributes.
 const OVERLAY: &str = "trusted.overlay.";
-/// That of one that is mounted with the option [`USER_XATTR`], as in a user namespace.
+/// The same of an overlay that is mounted with the option [`USER_XATTR`], as in a user namespace.
 const USER_OVERLAY: &str = "user.overlay.";
-/// The mount option.
+/// The mount option by which an overlay keeps its state in attributes that begin with [`USER_OVERLAY`].
 const USER_XATTR: &str = "userxattr";
 /// What follows the prefix in the attribute of an opaque directory: the entries of the same directory in lower layers are hidden.
 const OPAQUE: &str = "opaque";
@@ -258,7 +258,7 @@ impl<W: Write> LayerWriter<'_, W> {
             return self.builder.append_link(&mut header, name, first);
         }
         let attributes = attributes(&node.path())?;
-        // Those of a namespace that no container may write are the overlay's, however this one is mounted.
+        // Those that begin with `trusted.overlay.` are an overlay's however this one is mounted: no container can write them.
         let is_of_overlay = |key: &str| key.starts_with(OVERLAY) || key.starts_with(self.overlay);
         let kept = attributes.iter().filter(|(key, _)| !is_of_overlay(key));
         let kept: Vec<_> = kept

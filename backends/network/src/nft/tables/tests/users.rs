@@ -49,7 +49,7 @@ fn tables_of_another_process() {
     let many = (1..=20_000)
         .map(|number| port(number, "10.88.0.2"))
         .collect();
-    // Nothing of it is done, and the next one passes.
+    // Nothing of a change that is too long is done, and the next change passes.
     let max = tables.limit_send(1 << 16);
     let error = tables.restore(NftFamily::Ip4, &many).unwrap_err();
     assert!(
