@@ -138,7 +138,7 @@ pub(in super::super) const NO_IPV6: FindingCode = FindingCode::error(
 pub(in super::super) const ROUTERS_IGNORED: FindingCode = FindingCode::warning(
     "SY314",
     "the node loses its routes of IPv6 once it forwards",
-    "The kernel ignores what routers advertise on an interface that forwards, unless accept_ra is 2: the default route of IPv6 that the node has learnt is removed then, and later its addresses. The plugin bridge turns forwarding on with the first container that has IPv6. With the driver native the daemon refuses such a container instead; on a bridge with IPv4 that had IPv6 before forwarding was switched off, it connects it without.",
+    "The kernel ignores what routers advertise on an interface that forwards, unless accept_ra is 2: the default route of IPv6 that the node has learnt is removed then, and later its addresses. The plugin bridge turns forwarding on with the first container that has IPv6. With the driver native the daemon refuses such a container instead. On a bridge with both families that had IPv6 before forwarding was switched off, it connects the container, and leaves forwarding of IPv6 off.",
     "Set net.ipv6.conf.INTERFACE.accept_ra = 2 in /etc/sysctl.d before that, for each of these interfaces. systemd-networkd and NetworkManager listen to routers themselves, and set accept_ra = 0.",
 );
 pub(in super::super) const NATIVE_LACKING: FindingCode = FindingCode::warning(

@@ -1,6 +1,6 @@
-//! A bridge of pods that is left on a node whose pods have the network of CNI again. With it the node would go on to look there for the
-//! addresses of its `podCIDR`, which an add-on gives by now. A file of the gateway says that its pods had the bridge: that of another gateway
-//! of the node may have the same name, and no pod for a moment.
+//! The deletion of a bridge; and a bridge of pods that is left on a node whose pods have the network of CNI again. With such a bridge the node
+//! would go on to look there for the addresses of its `podCIDR`, which an add-on gives by now. A file of the gateway says that its pods had the
+//! bridge: that of another gateway of the node may have the same name, and no pod for a moment.
 
 use std::fs;
 use std::net::IpAddr;
