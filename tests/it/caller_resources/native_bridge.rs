@@ -173,8 +173,16 @@ async fn status_says_who_attaches_to_the_bridge() {
     caller.close().await;
 }
 
+/// The id of the node, from which a range of IPv6 follows.
+const MACHINE_ID: &str = "/etc/machine-id";
+
 /// A backend whose own bridge may have a range of IPv6 by itself, on a node that forwards IPv6. `prepare` gets the name of the bridge first.
 async fn with_own_ipv6(prepare: impl FnOnce(&str)) -> CallerFixture {
+    let id = fs::read_to_string(MACHINE_ID).unwrap_or_default();
+    assert!(
+        id.trim().len() == 32,
+        "{MACHINE_ID} has no id of the node ({id:?}): systemd-machine-id-setup writes one (package systemd)"
+    );
     forward_ipv6();
     let fixture = tokio::task::block_in_place(|| {
         BackendFixture::with(|settings| {
