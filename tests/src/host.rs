@@ -92,7 +92,7 @@ pub fn random_name() -> String {
 #[must_use]
 pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    let mut source = fs::File::open("/dev/urandom").expect("every Linux has /dev/urandom");
+    let mut source = File::open("/dev/urandom").expect("every Linux has /dev/urandom");
     source
         .read_exact(&mut bytes)
         .expect("/dev/urandom never ends");
