@@ -105,7 +105,8 @@ struct OtherMachine {
 impl OtherMachine {
     #[track_caller]
     fn connect() -> Self {
-        let (node, theirs) = (format!("{NODE}/24"), format!("{THEIRS}/24"));
+        let node = format!("{NODE}/24");
+        let theirs = format!("{THEIRS}/24");
         run(&["ip", "netns", "add", MACHINE]);
         let pair = ["type", "veth", "peer", "name", "eth0", "netns", MACHINE];
         run(&[&["ip", "link", "add", UPLINK][..], &pair].concat());
@@ -204,7 +205,8 @@ impl Connections<'_> {
         let port = self.machine.listener.local_addr();
         let port = port.expect("it is bound").port();
         let command = format!("nc -w 10 {THEIRS} {port} </dev/null");
-        let (machine, is_over) = (self.machine, AtomicBool::new(false));
+        let machine = self.machine;
+        let is_over = AtomicBool::new(false);
         let output = thread::scope(|scope| {
             scope.spawn(|| machine.serve_until(&is_over));
             let _over = SetOnDrop(&is_over);
