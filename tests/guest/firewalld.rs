@@ -338,7 +338,7 @@ fn firewalld_is_opened_as_documented(node: &GuestNode) {
     node.wait_ready();
     // The network of the task ends behind the answer.
     let is_cleared = || {
-        let cleared = Command::new("switchyard")
+        let cleared = Command::new("/usr/bin/switchyard")
             .args(["network", "clear"])
             .output();
         cleared.is_ok_and(|ended| ended.status.success())
