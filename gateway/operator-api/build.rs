@@ -13,7 +13,7 @@ mod identity;
 
 use identity::Checkout;
 
-/// What a build is made of, relative to the root of the repository.
+/// Paths that a build is made of, relative to the root of the repository.
 const SOURCES: [&str; 7] = [
     "gateway",
     "backends",
@@ -24,7 +24,7 @@ const SOURCES: [&str; 7] = [
     "rust-toolchain.toml",
 ];
 
-/// What git changes when the commit that is checked out, or a tag, changes.
+/// Paths in git's directory that change when the commit that is checked out, or a tag, changes.
 const OF_GIT: [&str; 4] = ["HEAD", "logs/HEAD", "packed-refs", "refs/tags"];
 
 /// Variables with the version and the revision, from outside or from here.

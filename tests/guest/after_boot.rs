@@ -311,7 +311,7 @@ impl LoadRecord {
     }
 }
 
-/// What pods have left behind the cleanup that recovery defers, which is done within seconds.
+/// Lists files of pods that are left after the cleanup that recovery defers, which is done within seconds.
 fn lasting_pod_files() -> Vec<String> {
     let mut left = Vec::new();
     let _ = eventually(LIMIT, || {

@@ -87,7 +87,7 @@ pub(crate) fn run_inside() {
     user_namespaces_are_refused_with_their_reason(&node);
 }
 
-/// What the daemon says of itself; `None` while it does not answer.
+/// Returns what the daemon says of itself; `None` while it does not answer.
 fn status() -> Option<Value> {
     let answer = http::get_unix(Path::new(ADMIN), "/statusz").ok()?;
     serde_json::from_slice(&answer.body).ok()

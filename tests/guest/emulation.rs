@@ -17,12 +17,12 @@ pub(crate) const FACTS: &[GuestFact] = &[(
     foreign_image_runs_by_its_emulator,
 )];
 
-/// Where the kernel has its handlers.
+/// Directory in which the kernel has its handlers.
 const HANDLERS: &str = "/proc/sys/fs/binfmt_misc";
 /// The name of the handler.
 const NAME: &str = "qemu-aarch64";
-/// What is registered under that name: the beginning of ELF files for arm64, what of it counts, and their interpreter. By the flag F the
-/// kernel opens the interpreter now, so that an image need not have it.
+/// Handler that is registered under that name: the beginning of ELF files for arm64, the mask of it, and their interpreter. By the flag F
+/// the kernel opens the interpreter now, so that an image need not have it.
 const HANDLER: &str = concat!(
     r":qemu-aarch64:M:",
     r":\x7f\x45\x4c\x46\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00",
@@ -31,7 +31,7 @@ const HANDLER: &str = concat!(
 );
 /// The platform of the image, as the daemon names it.
 const PLATFORM: &str = "linux/arm64";
-/// What the daemon says of it.
+/// Warning of the daemon about it.
 const WARNING: &str = "an image is for another platform, for which the kernel has an emulator";
 
 /// A program for arm64 that prints the machine that `uname` tells: `machine` is the fifth field of `struct utsname`, of 65 bytes each, and
@@ -58,7 +58,7 @@ fn program() -> Vec<u8> {
     /// The sizes of the header of the file and of that of a segment, after which the instructions begin.
     const HEADER: u16 = 64;
     const SEGMENT: u16 = 56;
-    /// Where the segment is in memory.
+    /// Address of the segment in memory.
     const ADDRESS: u64 = 0x40_0000;
     let begin = u64::from(HEADER + SEGMENT);
     let code: Vec<u8> = INSTRUCTIONS

@@ -270,7 +270,7 @@ fn server(agent: &Agent, image: &str) -> TaskSetup {
     server
 }
 
-/// What the daemon has in its tables, and whether these are intact.
+/// Shows what the daemon has in its tables, and whether these are intact.
 fn tables() -> String {
     run(&["switchyard", "network", "show"])
 }
@@ -281,7 +281,7 @@ fn assert_tables_are(expected: &str, when: &str) {
     assert!(is_so, "{when}: {} instead of {expected}", tables());
 }
 
-/// What `switchyard doctor` says of packets that are not let through.
+/// Lists what `switchyard doctor` finds about packets that are not let through.
 fn told() -> Vec<String> {
     let found = doctor_finds().into_iter();
     found

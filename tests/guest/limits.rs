@@ -33,7 +33,7 @@ pub(crate) const FACTS: &[GuestFact] = &[
 const MIB: i64 = 1 << 20;
 /// Allocates more memory at once than any limit here.
 const HOG: &str = "dd if=/dev/zero of=/dev/null bs=200M count=10";
-/// Where a hierarchy of v1 is mounted beside v2, for the time of a test.
+/// Mount point of a hierarchy of v1 beside v2, for the time of a test.
 const BESIDE: &str = "/sys/fs/cgroup/net_cls";
 /// The number of attempts: systemd removes the cgroup a moment after its last process has exited.
 const TRIES: usize = 5;

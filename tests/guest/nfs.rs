@@ -33,7 +33,7 @@ const BOUNDED: &str = "soft,timeo=100,retrans=2";
 
 /// A server of NFS 4 with one export for this machine, until it is dropped.
 struct NfsServer {
-    /// What answers the kernel's questions about exports.
+    /// Process that answers the kernel's questions about exports.
     mountd: Child,
 }
 

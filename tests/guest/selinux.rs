@@ -138,7 +138,7 @@ fn label_of_container(node: &GuestNode, container: &str) -> String {
     main
 }
 
-/// What the kernel denied in this boot: its log has what nobody else takes, and the journal what its log drops.
+/// Lists what the kernel denied in this boot: its log has what nobody else takes, and the journal what its log drops.
 fn denials() -> String {
     let journal = [
         "--boot",

@@ -38,10 +38,10 @@ pub(crate) const FACTS: &[GuestFact] = &[
     ),
 ];
 
-/// Where systemd looks for the extension.
+/// Directory in which systemd looks for the extension.
 const EXTENSION: &str = "/var/lib/extensions/switchyard";
 
-/// What is in the extension beside the files that the package has as well.
+/// Files of the extension beside those that the package has as well.
 const OF_EXTENSION: [(&str, &str); 4] = [
     (
         "usr/lib/extension-release.d/extension-release.switchyard",

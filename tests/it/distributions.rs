@@ -1,4 +1,4 @@
-//! What the program and its packages need of a distribution: how a static program finds names, units and scripts made for a prefix, and
+//! Needs of the program and its packages on a distribution: how a static program finds names, units and scripts made for a prefix, and
 //! the contents of the tarball, the system extension and the rpm.
 
 mod names;

@@ -51,7 +51,7 @@ pub struct Settings {
     pub seed: u64,
     /// The number of concurrent clients.
     pub clients: u32,
-    /// Who attaches the pods.
+    /// Drivers that attach the pods.
     pub drivers: Drivers,
     /// The shortest and the longest pause between two kills, in milliseconds.
     pub pauses_ms: (u64, u64),

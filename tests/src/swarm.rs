@@ -52,7 +52,7 @@ pub struct SwarmCluster {
 struct Dockerd {
     dir: PathBuf,
     child: Option<Child>,
-    /// Whether it makes the bridge docker0 and its rules, and runs containers.
+    /// True if it makes the bridge docker0 and its rules, and runs containers.
     has_bridge: bool,
     /// The containerd of one that runs containers. It would take that of the machine for its own.
     containerd: Option<ExternalContainerd>,

@@ -15,12 +15,12 @@ const SANDBOXES_MAX: usize = 100_000;
 /// The longest journal that is read, in bytes.
 const JOURNAL_MAX: u64 = 16 << 20;
 
-/// What the journals of state directories say.
+/// Sandboxes whose network was made without CNI plugins, as the journals of state directories say.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct NativeSandboxes {
     /// The ids of these sandboxes.
     pub(super) ids: BTreeSet<String>,
-    /// Why it is not known of others, which then count as such.
+    /// Reasons why it is not known of others, which then count as such.
     pub(super) unknown: Vec<String>,
 }
 
@@ -83,7 +83,7 @@ impl NativeSandboxes {
     }
 }
 
-/// What is there; `None` if there is no such file, or no such directory.
+/// Returns what was read; `None` if there is no such file, or no such directory.
 fn present<T>(outcome: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
     match outcome {
         Err(ReadError::Io(fault))

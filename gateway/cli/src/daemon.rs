@@ -75,7 +75,7 @@ pub(super) enum DaemonError {
     #[error("the daemon ended before it had answered {path}: {advice}")]
     Ended {
         path: String,
-        /// What to do.
+        /// Advice for the user.
         advice: &'static str,
         #[source]
         source: RequestError,

@@ -325,7 +325,8 @@ impl Drop for RawTerminal {
 mod tests {
     use super::*;
 
-    /// What a daemon receives of a client that sends this input, when it takes each part and then ends the command.
+    /// Runs a client with this input against a daemon that takes each part and then ends the command. Returns the client's result and the
+    /// frames that the daemon received.
     async fn carried(
         parts: &[&str],
         end: &str,

@@ -79,7 +79,7 @@ struct ReadTable {
 struct TableView {
     family: &'static str,
     name: String,
-    /// Whether its sets, chains and rules are those that the daemon makes.
+    /// True if its sets, chains and rules are those that the daemon makes.
     intact: bool,
     /// The number of elements of each set and map that the table has.
     elements: BTreeMap<&'static str, usize>,
@@ -97,12 +97,12 @@ struct TablePort {
     to_port: u16,
 }
 
-/// What was done about the rules of daemons in iptables.
+/// Result of removing the rules of daemons in iptables.
 #[derive(Default)]
 struct RemovedRules {
-    /// How many were removed by each program.
+    /// Number of rules that each program removed.
     counts: BTreeMap<&'static str, usize>,
-    /// What is left, and why.
+    /// Reasons why rules are left.
     left: Vec<String>,
     /// The same of filters that no program of iptables can read.
     unreadable: Vec<String>,
@@ -238,9 +238,9 @@ fn read_tables() -> Result<Vec<ReadTable>, NetworkError> {
     Ok(read)
 }
 
-/// Why tables and rules must not be removed; `None` if they may. Tables may be missing for a moment, when others have flushed them: the rules
-/// in iptables, which stay then, are needed all the same. What is forced ends containers' networks, but a daemon would make the tables
-/// again all the same. Pure.
+/// Returns the reason why tables and rules must not be removed; `None` if they may. Tables may be missing for a moment, when others have
+/// flushed them: the rules in iptables, which stay then, are needed all the same. What is forced ends containers' networks, but a daemon
+/// would make the tables again all the same. Pure.
 fn refusal(
     tables: &[&TableView],
     sandboxes: &NativeSandboxes,

@@ -51,7 +51,7 @@ pub(super) struct FoundLinks {
 pub(super) struct LinksBack {
     /// The links that were made.
     pub(super) made: Vec<PathBuf>,
-    /// What could not be done.
+    /// Reasons why other links could not be made.
     pub(super) failed: Vec<LinkError>,
 }
 

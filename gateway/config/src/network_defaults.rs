@@ -35,9 +35,9 @@ const DRIVER: &str = "network.bridge.driver";
 /// The version of the record. Fields may be added to it, and are ignored.
 const VERSION: u32 = 1;
 
-/// What a daemon of a version with other defaults had in its state directory once it had recovered, or once it had an object: the name that
-/// its objects have in containerd, journals of attachments, files of sandboxes and tasks, address ranges, leases, membership of a swarm. The list is
-/// complete for ever, since there will be no more of these versions. Named volumes are not on it: a purge of any version leaves them.
+/// Entries of the state directory of a daemon of a version with other defaults, once it had recovered or had an object: the name that its
+/// objects have in containerd, journals of attachments, files of sandboxes and tasks, address ranges, leases, membership of a swarm. The
+/// list is complete for ever, since there will be no more such versions. Named volumes are not on it: a purge of any version leaves them.
 const TRACES: [&str; 7] = [
     "instance",
     "sandboxes",
@@ -86,7 +86,7 @@ pub enum DefaultsError {
     },
 }
 
-/// What is wrong with a record.
+/// Defect of a record.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// It is no text of a record's length.

@@ -105,7 +105,7 @@ pub trait Backend:
 pub struct BackendStatus {
     /// True if the runtime can be reached and serves requests.
     pub runtime: Condition,
-    /// How often contact with the runtime was lost since the start, also for so short a time that nobody who asks for
+    /// Number of times that contact with the runtime was lost since the start, also for so short a time that nobody who asks for
     /// `runtime` now and then sees it.
     pub contact_losses: u64,
     /// True if sandboxes can be connected to a network.

@@ -162,7 +162,7 @@ pub struct DynamicDevice {
     pub pool: String,
     /// The name of the device in the pool.
     pub device: String,
-    /// What the container gets of it, by CDI names.
+    /// CDI names of what the container gets for it.
     pub cdi: Vec<String>,
 }
 

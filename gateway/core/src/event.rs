@@ -65,7 +65,7 @@ pub enum EventKind {
 pub struct UnmetWork {
     /// The names by which its owner's users know it.
     pub names: Names,
-    /// What it waits for, or lacks.
+    /// Reason why it cannot begin: what it waits for, or lacks.
     pub reason: String,
     /// True if it was rejected; false if it is tried again.
     pub is_rejected: bool,

@@ -93,7 +93,7 @@ impl Image {
     }
 }
 
-/// What keeps an image on the node.
+/// Owners that keep an image on the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImageKeepers {
     /// The owners that have pulled it, and have not removed it.

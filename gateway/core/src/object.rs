@@ -86,7 +86,7 @@ pub struct TaskDetails {
     pub leases: Vec<LeaseClaim>,
     /// The share of the node's processors and memory that is reserved for it.
     pub compute: ComputeClaim,
-    /// What of its specification this node could not fulfil in full, for people. Known where it was created alone: a
+    /// Parts of its specification that this node could not fulfil in full, for people. Known only where it was created: a
     /// recovered task has none.
     pub warnings: Vec<String>,
 }

@@ -22,7 +22,7 @@ pub enum StopReason {
 /// A request to stop a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StopRequest {
-    /// When it came.
+    /// Time of the request.
     pub at: Instant,
     /// The reason.
     pub reason: StopReason,

@@ -217,7 +217,7 @@ mod tests {
         );
     }
 
-    /// What this process, or one that another test has started, sets by default.
+    /// Prints what this process, or one that another test has started, sets by default.
     #[test]
     fn reporter_of_defaults() {
         println!("default: {:?}", ping_for_all_groups());

@@ -161,7 +161,7 @@ pub enum State {
         adopted: bool,
         /// Its description of itself, such as a version.
         version: String,
-        /// Whether it has read the configuration that it would be started with now; `None` if that is not known.
+        /// True if it has read the configuration that it would be started with now; `None` if that is not known.
         is_configuration_current: Option<bool>,
     },
     /// It runs, but does not answer any more.

@@ -103,7 +103,7 @@ fn process_change(before: &State, now: &State) -> Option<(&'static str, String)>
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct RuntimeLook {
     is_up: bool,
-    /// How often contact with it was lost so far.
+    /// Number of times that contact with it was lost so far.
     losses: u64,
 }
 

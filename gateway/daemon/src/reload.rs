@@ -113,7 +113,7 @@ struct ConfigState {
     effective: Arc<Effective>,
     loaded_at: SystemTime,
     pending: Vec<Change>,
-    /// What the start ignored, until a reload, which ignores nothing.
+    /// Texts about what the start ignored, until a reload, which ignores nothing.
     ignored: Vec<String>,
     refused: Option<RefusedReloadView>,
     counts: [u64; 2],

@@ -50,7 +50,7 @@ impl RunFile {
         &self.path
     }
 
-    /// What does not work without it.
+    /// Returns what does not work without it.
     pub(crate) const fn without(&self) -> &'static str {
         self.without
     }

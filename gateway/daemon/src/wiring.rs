@@ -43,7 +43,7 @@ pub struct ConnectedBackend {
     pub backend: Arc<dyn Backend>,
     /// Its function for reloads.
     pub reconfigure: ReconfigureBackend,
-    /// What it has tried of the kernel by itself.
+    /// Features of the kernel that it has tried by itself.
     pub features: HostFeatures,
 }
 

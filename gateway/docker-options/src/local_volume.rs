@@ -14,7 +14,7 @@ use crate::tmpfs::Tmpfs;
 /// The kinds of file systems, by the names by which an operator allows them.
 pub const KINDS: [&str; 3] = ["bind", "nfs", "tmpfs"];
 
-/// What a volume is.
+/// Kind of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocalVolume {
     /// A directory of the gateway.

@@ -31,7 +31,7 @@ pub struct Tmpfs {
     /// True if it is read-only.
     pub readonly: bool,
     exec: bool,
-    /// Of the node's memory, instead of a size in bytes.
+    /// Percentage of the node's memory, instead of a size in bytes.
     size_percent: Option<u8>,
     uid: Option<u32>,
     gid: Option<u32>,
@@ -42,7 +42,7 @@ pub struct Tmpfs {
 }
 
 impl Default for Tmpfs {
-    /// What Docker mounts without options.
+    /// Returns the tmpfs that Docker mounts without options.
     fn default() -> Self {
         Self {
             size_bytes: 0,

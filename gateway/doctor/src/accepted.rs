@@ -1,4 +1,4 @@
-//! What the packet filter accepts of the packets of bridges, by the text of its rules.
+//! Packets of bridges that the packet filter accepts, by the text of its rules.
 
 use switchyard_core::spec::Subnet;
 
@@ -21,7 +21,7 @@ const OPTIONS: [&str; 10] = [
     "-j",
 ];
 
-/// Where packets of bridges come from and go to.
+/// Origins and destinations of packets of bridges.
 #[derive(Debug)]
 pub(super) struct BridgeWays<'a> {
     pub(super) bridges: &'a [&'a str],
@@ -31,7 +31,7 @@ pub(super) struct BridgeWays<'a> {
     pub(super) uplinks: &'a [String],
 }
 
-/// Which packets of bridges are accepted although the policy drops packets.
+/// Directions in which packets of bridges are accepted although the policy drops packets.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Accepted {
     /// Those that come from a bridge.
@@ -46,7 +46,7 @@ struct FilterRule<'a>(Vec<&'a str>);
 // === impl Accepted ===
 
 impl Accepted {
-    /// What rules accept of the packets of these bridges; `None` if the policy drops nothing. Pure.
+    /// Finds which packets of these bridges the rules accept; `None` if the policy drops nothing. Pure.
     pub(super) fn of(rules: &str, ways: &BridgeWays<'_>) -> Option<Self> {
         rules.lines().find(|line| *line == "-P FORWARD DROP")?;
         let rules = rules.lines().take(RULES_MAX);

@@ -24,7 +24,7 @@ pub const UNIT: &str = "switchyard.service";
 /// The beginning of variables that set keys.
 const VARIABLES: &str = "SWITCHYARD_";
 
-/// Where distributions have the modules of kernels; the second one is that of NixOS.
+/// Directories in which distributions have the modules of kernels; the second one is that of NixOS.
 const MODULES_DIRS: [&str; 2] = [
     "/lib/modules",
     "/run/booted-system/kernel-modules/lib/modules",

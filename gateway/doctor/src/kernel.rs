@@ -144,7 +144,7 @@ fn forwarding(facts: &Facts) -> Vec<Finding> {
         .collect()
 }
 
-/// What is set first, so that the node keeps what it learns from routers when it forwards.
+/// Returns the settings that come first, so that the node keeps what it learns from routers when it forwards.
 fn keeping_routers(facts: &Facts) -> String {
     let all = learning_interfaces(facts).into_iter();
     let all = all.map(|interface| format!("net/ipv6/conf/{interface}/accept_ra=2 "));

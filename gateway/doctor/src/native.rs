@@ -28,7 +28,7 @@ pub(super) const NATIVE_BRIDGE: &str = "native_bridge";
 /// The feature by which it says whether the kernel can pin containers to their addresses.
 pub(super) const NATIVE_PINS: &str = "native_bridge_pins";
 
-/// What the tables need of the kernel, by the names of its modules.
+/// Modules of the kernel that the tables need.
 const MODULES: [&str; 6] = [
     "nf_tables",
     "nft_chain_nat",
@@ -38,7 +38,7 @@ const MODULES: [&str; 6] = [
     "nft_fib_ipv4",
 ];
 
-/// What those of IPv6 need besides.
+/// Module that the tables of IPv6 need besides.
 const MODULE_SIX: &str = "nft_fib_ipv6";
 
 /// Chains in which operators accept packets, and what FORWARD has if packets come to them.

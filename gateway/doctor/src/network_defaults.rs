@@ -7,7 +7,7 @@ use switchyard_linux::report;
 
 use super::view::NodeView;
 
-/// What the configuration takes from the defaults of the node's networks.
+/// Defaults of the node's networks that the configuration takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum UsedDefaults {
     /// Nothing: it sets all keys itself, or this process may not look.

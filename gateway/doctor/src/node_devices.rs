@@ -38,7 +38,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
         .collect()
 }
 
-/// What is wrong with a file that is to be the device with these numbers. Pure.
+/// Finds what is wrong with a file that is to be the device with these numbers. Pure.
 fn fault(path: &str, numbers: (u64, u64), file: FileFacts) -> Option<Finding> {
     let FileFacts {
         kind: _,

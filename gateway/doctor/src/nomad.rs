@@ -69,7 +69,7 @@ fn without_session(facts: &Facts) -> Option<Finding> {
 pub(super) struct Agent {
     files: Vec<PathBuf>,
     items: Vec<Item>,
-    /// What of its configuration cannot be read, and why.
+    /// Parts of its configuration that cannot be read, each with the reason.
     unread: Vec<String>,
 }
 

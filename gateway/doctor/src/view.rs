@@ -69,7 +69,7 @@ pub struct DiskSpace {
 pub struct NetworkTable {
     /// Its family and name, as in `ip switchyard`.
     pub name: String,
-    /// Whether its sets, chains and rules are those that a daemon makes.
+    /// True if its sets, chains and rules are those that a daemon makes.
     pub intact: bool,
 }
 
@@ -163,7 +163,7 @@ pub trait NodeView: Send + Sync {
     /// Returns whether a group with this name, or a number, exists.
     fn has_group(&self, name: &str) -> bool;
 
-    /// What the kernel and the node offer to a daemon with this run directory, as this process finds it. Changes nothing.
+    /// Finds the features that this process sees the kernel and the node offer to a daemon with this run directory. Changes nothing.
     fn host_features(&self, run: &Path) -> HostFeatures;
 
     /// The tables of nf_tables of all daemons in this network namespace. The kernel loads nf_tables for it, if it is a module.

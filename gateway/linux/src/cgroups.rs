@@ -1,4 +1,4 @@
-//! Which version of control groups the node has.
+//! Version of control groups that the node has.
 
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 

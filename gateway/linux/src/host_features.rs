@@ -1,4 +1,4 @@
-//! What the kernel offers to this process, which a seccomp filter, a container or a mount option may take away: found by trying it.
+//! Features of the kernel for this process, found by trying them: a seccomp filter, a container or a mount option may take them away.
 //!
 //! Without a feature that is needed the daemon does not start. One that is optional is left out where somebody asks for it, with the
 //! reason that is given here. A crate that tries more adds it by [`HostFeatures::add`].
@@ -52,7 +52,7 @@ pub struct MissingFeature {
     source: io::Error,
 }
 
-/// What decides whether this process can load and use AppArmor profiles.
+/// Facts that decide whether this process can load and use AppArmor profiles.
 #[derive(Debug, Clone, Default)]
 struct AppArmorState {
     /// The kernel has it, and it is on.

@@ -1,4 +1,4 @@
-//! What a process takes over from whoever starts it, and should not: the umask, blocked signals, and signals that are
+//! State that a process takes over from whoever starts it, and should not: the umask, blocked signals, and signals that are
 //! ignored.
 //!
 //! A service manager starts every process alike. A shell, a script of init, cron or a hardened profile does not: a umask of 077
@@ -31,7 +31,7 @@ const LEFT: [i32; 6] = [
     libc::SIGSTOP,
 ];
 
-/// Which ignored signals a process does not go on ignoring.
+/// Signals that a process stops ignoring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoLongerIgnored {
     /// The end of a child. Others may be ignored on purpose: a command under nohup(1) outlives its terminal.

@@ -28,7 +28,7 @@ struct Family {
     packages: fn(Needed) -> Option<&'static str>,
 }
 
-/// Where distributions keep the file, in the order in which os-release(5) has it read.
+/// Paths of the file in distributions, in the order in which os-release(5) has it read.
 pub const OS_RELEASE_FILES: [&str; 2] = ["/etc/os-release", "/usr/lib/os-release"];
 
 /// Maximum length of the file.
@@ -90,12 +90,12 @@ const FAMILIES: [Family; 9] = [
     },
 ];
 
-/// What a distribution says of itself.
+/// Identity of a distribution, as it says itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OsRelease {
     /// `ID`, and the words of `ID_LIKE`.
     words: Vec<String>,
-    /// Whether the system is an image of ostree, to which packages are added as layers.
+    /// True if the system is an image of ostree, to which packages are added as layers.
     is_ostree: bool,
 }
 

@@ -22,7 +22,7 @@ pub struct Route {
     pub interface: String,
     /// The first of their addresses.
     pub to: IpAddr,
-    /// How many bits all their addresses have in common.
+    /// Number of bits that all their addresses have in common.
     pub prefix: u8,
     /// The machine that passes packets on to them, if there is one.
     pub gateway: Option<IpAddr>,

@@ -1,12 +1,12 @@
-//! What supervises the services of this node, systemd or OpenRC, which service a process belongs to, and the commands for it: the only place
-//! that knows.
+//! Supervisor of the services of this node, systemd or OpenRC, with the service that a process belongs to and the commands for it: the only
+//! place that knows.
 
 use std::fs;
 use std::path::Path;
 
 use crate::process::{Stat, is_own_root};
 
-/// Where OpenRC keeps the state of services.
+/// Directory in which OpenRC keeps the state of services.
 const OPENRC: &str = "/run/openrc";
 
 /// The process of OpenRC that supervises a service.

@@ -34,7 +34,7 @@ pub(crate) struct KnownMounts {
 #[derive(Debug, Default)]
 struct LatestMounts {
     own: Option<OwnMounts>,
-    /// What was read last, and when it was seen to be current.
+    /// Mounts that were read last, and the time when they were seen to be current.
     known: Option<(Instant, Arc<Mounts>)>,
 }
 

@@ -1,4 +1,4 @@
-//! What pods have by dynamic resource allocation, as `/v1/devices` shows it.
+//! Devices that pods have by dynamic resource allocation, as `/v1/devices` shows them.
 
 use serde::{Deserialize, Serialize};
 use switchyard_core::device::DynamicDevice;
@@ -18,7 +18,7 @@ pub struct DynamicView {
     pub pool: String,
     /// The name of the device in the pool.
     pub device: String,
-    /// What the container gets of it, by CDI names.
+    /// CDI names of what the container gets for it.
     pub cdi: Vec<String>,
 }
 

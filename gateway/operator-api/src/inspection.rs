@@ -128,7 +128,7 @@ pub struct InspectionView {
     /// The mount point of its log, if its output fills its pipe because that file system is slow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slow_log: Option<String>,
-    /// What to do about an object that cannot be read; `None` for all others.
+    /// Advice about an object that cannot be read; `None` for all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
     /// True for one that may hold any device, and any processor exclusively, beside what is shown.

@@ -36,7 +36,7 @@ pub struct UnreadableView {
     pub owner: String,
     /// The name under which its owner requested it; empty if that is not known.
     pub name: String,
-    /// What cannot be read.
+    /// Reason why it cannot be read.
     pub reason: String,
 }
 

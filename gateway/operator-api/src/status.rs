@@ -47,7 +47,7 @@ pub struct StatusReport {
     /// Limits of the node that containers share, with their use; on the unix socket only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<LimitView>,
-    /// What the kernel and the node offer to the daemon; on the unix socket only.
+    /// Features that the kernel and the node offer to the daemon; on the unix socket only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub features: Vec<FeatureView>,
     /// The backend's facts, as `crictl info` shows them; on the unix socket only.

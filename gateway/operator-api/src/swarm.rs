@@ -52,7 +52,7 @@ pub struct SwarmView {
 pub struct WaitingServiceView {
     /// Its name.
     pub service: String,
-    /// What its tasks wait for, or lack.
+    /// Reason why its tasks cannot begin: what they wait for, or lack.
     pub reason: String,
     /// Since when, as RFC 3339.
     pub since: String,

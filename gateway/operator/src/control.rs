@@ -136,7 +136,7 @@ pub enum RestartError {
     Refused {
         /// The command.
         command: String,
-        /// What it has printed as errors.
+        /// Errors that it has printed.
         text: String,
     },
     /// No new process served in time.

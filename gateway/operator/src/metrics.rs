@@ -177,7 +177,7 @@ pub struct NodeCounts {
     pub disks: Vec<WatchedDisk>,
     /// Limits of the node, as far as they are known.
     pub limits: Vec<NodeLimit>,
-    /// What the kernel and the node offer to the daemon.
+    /// Features that the kernel and the node offer to the daemon.
     pub features: HostFeatures,
     /// Reloads of the configuration; `None` outside a daemon.
     pub reloads: Option<ReloadCounts>,

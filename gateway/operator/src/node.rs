@@ -74,7 +74,7 @@ pub struct NodeSources {
     pub plugins: Arc<dyn PluginHost>,
     /// The node's part in a swarm; `None` if the configuration allows none.
     pub swarm: Option<Arc<dyn SwarmControl>>,
-    /// What the kernel and the node offer to the daemon.
+    /// Features that the kernel and the node offer to the daemon.
     pub features: HostFeatures,
 }
 
@@ -131,7 +131,7 @@ impl Node {
         figures
     }
 
-    /// What the kernel and the node offer to the daemon.
+    /// Returns the features that the kernel and the node offer to the daemon.
     #[must_use]
     pub const fn features(&self) -> &HostFeatures {
         &self.sources.features

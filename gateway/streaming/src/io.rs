@@ -40,7 +40,7 @@ pub(crate) struct Activity {
     begin: Instant,
     /// Milliseconds since `begin`.
     last: AtomicU64,
-    /// How often something has arrived, which may be no transfer, as a ping.
+    /// Number of times that something has arrived, which may be no transfer, such as a ping.
     heard: AtomicU64,
 }
 
@@ -151,7 +151,7 @@ impl Activity {
         self.heard.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often something has arrived.
+    /// Returns the number of times that something has arrived.
     pub(crate) fn heard(&self) -> u64 {
         self.heard.load(Ordering::Relaxed)
     }

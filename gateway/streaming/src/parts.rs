@@ -25,8 +25,8 @@ pub(crate) const ENDING: Duration = HANG_UP.saturating_add(CLOSING);
 /// then would reset the connection, and what is on the way to it would be lost. Longer than the 5 s between the pings of kubectl.
 pub(crate) const LINGER: Duration = Duration::from_secs(6);
 
-/// How many times [`LINGER`] a client may take nothing of what is on the way to it, or go on sending when it has all. TCP may
-/// announce its room late if it reads a little at a time, and what has arrived may wait to be read.
+/// Limit, as a multiple of [`LINGER`], for a client that takes nothing of what is on the way to it, or goes on sending when it has
+/// all. TCP may announce its room late if it reads a little at a time, and what has arrived may wait to be read.
 const STALLED: u32 = 5;
 
 /// Watches whether what is on the way to a client becomes less.
@@ -36,7 +36,7 @@ struct Drain {
     left: u64,
     /// The looks since they last became fewer.
     stalled: u32,
-    /// How often something had arrived from the client at the last look.
+    /// Number of times that something had arrived from the client at the last look.
     heard: u64,
 }
 

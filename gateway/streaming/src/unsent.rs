@@ -1,4 +1,4 @@
-//! How much of what was written to a TCP connection its peer has not acknowledged. The kernel's `SIOCOUTQ` would say it, but
+//! Number of bytes written to a TCP connection that its peer has not acknowledged. The kernel's `SIOCOUTQ` would say it, but
 //! has no safe wrapper; the table of the connections in `/proc` says the same.
 
 use std::fs::File;

@@ -142,7 +142,7 @@ impl Membership {
         }
     }
 
-    /// What was concluded about the managers' check of devices; `None` also if it cannot be read, which does not make the
+    /// Returns what was concluded about the managers' check of devices; `None` also if it cannot be read, which does not make the
     /// membership unusable.
     pub(crate) async fn device_check(&self) -> Option<DeviceCheck> {
         let cluster = self.identity().cluster().to_owned();

@@ -24,7 +24,7 @@ pub struct IdleExecutor {
     pub changes: Mutex<Vec<Changes>>,
     /// The logs of its tasks.
     pub logs: Mutex<Vec<TaskLog>>,
-    /// What is concluded about the managers' check of devices.
+    /// Conclusion about the managers' check of devices.
     pub device_check: watch::Sender<Option<DeviceCheck>>,
 }
 

@@ -27,7 +27,7 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 pub struct WaitingService {
     /// Its name.
     pub service: String,
-    /// What its tasks wait for, or lack.
+    /// Reason why its tasks cannot begin: what they wait for, or lack.
     pub reason: String,
     /// Since when, for this reason.
     pub since: SystemTime,

@@ -103,7 +103,7 @@ pub(crate) struct BigSize {
     pub(crate) rest: Duration,
 }
 
-/// What was measured in one state of the node.
+/// Results of the measurement in one state of the node.
 struct Measured {
     /// The processor time of daemon and logkeeper at rest, in % of a core.
     at_rest: f64,

@@ -1,4 +1,4 @@
-//! What attaches our tasks of Nomad and Swarm to the gateway's own bridge.
+//! Drivers that attach our tasks of Nomad and Swarm to the gateway's own bridge.
 
 use clap::ValueEnum;
 use switchyard_containerd::config::BridgeDriverChoice;

@@ -189,8 +189,8 @@ impl OwnBridge {
         Ok(Round { attach, detach })
     }
 
-    /// How much longer an attachment takes for one port, beside many of others: the difference of two attachments would be less than their
-    /// noise, so the port alone is measured, as the driver publishes it.
+    /// Measures how much longer an attachment takes for one port, beside many of others: the difference of two attachments would be less
+    /// than their noise, so the port alone is measured, as the driver publishes it.
     fn one_more_port(&self, count: u32) -> Result<Vec<f64>, Failure> {
         let namespace = Namespace::new(&self.dir, "others")?;
         let others = published(OTHER_PORTS / 2);

@@ -34,7 +34,7 @@ use crate::test_bed::TestBed;
 const ADDRESSES: &str = "10.254.";
 /// Lists and scrapes of each count.
 const LOOKS: u32 = 20;
-/// What the starts have left to do is no rest.
+/// Time for what the starts have left to do, which is no rest.
 const SETTLE: Duration = Duration::from_secs(5);
 /// Limit for a side to use the network.
 const USED: Duration = Duration::from_secs(30);
@@ -84,7 +84,7 @@ pub(crate) struct ScaleSize {
     pub(crate) rest: Duration,
 }
 
-/// What was measured beside a count of pods, of one side.
+/// Results of the measurement beside a count of pods, of one side.
 #[derive(Debug)]
 struct Stage {
     /// Until as many pods run as there are, from the count before.
@@ -103,7 +103,7 @@ struct Stage {
     metrics: Vec<Duration>,
     /// From the start of the killed server until the lists are right.
     recovery: Duration,
-    /// What there is of rules and of elements of our tables.
+    /// Numbers of rules and of elements of our tables.
     rules: f64,
     elements: f64,
 }
@@ -175,7 +175,7 @@ fn rows(size: &ScaleSize, stages: &[Pair<Stage>]) -> Vec<Row> {
         .collect()
 }
 
-/// How much longer a pod takes beside the most pods than beside the fewest; nothing for a single count.
+/// Compares the start of a pod beside the most pods with that beside the fewest; `None` for a single count.
 fn bend(counts: &[usize], stages: &[Pair<Stage>]) -> Option<Row> {
     let ([fewest, .., most], [first, .., last]) = (counts, stages) else {
         return None;

@@ -26,7 +26,7 @@ pub(crate) struct SwarmSize {
     pub(crate) services: u32,
     /// Tasks whose memory is measured.
     pub(crate) running: u32,
-    /// What attaches ours to the bridge.
+    /// Driver that attaches ours to the bridge.
     pub(crate) driver: BridgeDriver,
 }
 

@@ -56,7 +56,7 @@ pub(crate) struct TasksSize {
     pub(crate) burst: u32,
     /// Tasks whose memory is measured.
     pub(crate) running: u32,
-    /// What attaches ours to the bridge.
+    /// Driver that attaches ours to the bridge.
     pub(crate) driver: BridgeDriver,
 }
 

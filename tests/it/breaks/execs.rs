@@ -227,7 +227,7 @@ fn commands_in_a_container_whose_shim_hangs_leave_a_bounded_number() {
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
 }
 
-/// How many commands a test runs at the same time.
+/// Number of commands that a test runs at the same time.
 const COMMANDS: usize = 20;
 
 /// As of a command that starts a service: what the daemon and the shim hold for the output of its children, they let go of.

@@ -203,7 +203,7 @@ fn ip_link(arguments: &[&str]) {
     assert!(changed.success(), "{arguments:?}");
 }
 
-/// What is on record of the range of IPv6.
+/// Reads what is on record of the range of IPv6.
 fn record(caller: &CallerFixture) -> String {
     let root = caller.fixture.root();
     let name = format!("network/{}.ipv6", root.bridge().bridge());

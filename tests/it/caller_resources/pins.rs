@@ -81,7 +81,7 @@ impl Pinnable {
     }
 }
 
-/// How many sandboxes are pinned.
+/// Counts the sandboxes that are pinned.
 fn pinned(caller: &CallerFixture) -> usize {
     caller.fixture.root().bridge().pinned()
 }

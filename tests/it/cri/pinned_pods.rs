@@ -18,7 +18,7 @@ fn netns(node: &TestNode, pod: &TestPod<'_>) -> PathBuf {
     node.root().run().join("ns").join(pod.id()).join("net")
 }
 
-/// How many pods are pinned.
+/// Counts the pods that are pinned.
 fn pinned(node: &TestNode) -> usize {
     node.root().bridge().pinned()
 }

@@ -91,7 +91,7 @@ fn in_use(node: &TestNode) -> Vec<String> {
         .collect()
 }
 
-/// What the tables have.
+/// Lists the elements of the tables.
 fn elements(node: &TestNode) -> Vec<Element> {
     let mut tables = node.root().bridge().tables();
     let mut found = Vec::new();

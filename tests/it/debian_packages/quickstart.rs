@@ -54,7 +54,7 @@ fn function(script: &str, name: &str) -> String {
     format!("{begin}{body}\n}}\n")
 }
 
-/// What a call prints, and `yes` or `no` for its success, where others have so many.
+/// Returns the output of a call, and `yes` or `no` for its success, where others have so many.
 fn said(call: &str, count: usize) -> String {
     let deploy = repository().join("deploy");
     let free_subnet = function(&read(&deploy.join("quickstart")), "free_subnet");

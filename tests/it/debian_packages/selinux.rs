@@ -1,4 +1,4 @@
-//! What the package does to the SELinux policy of a node: it adds the labels of its files where the policy has types for containers, and
+//! Changes of the package to the SELinux policy of a node: it adds the labels of its files where the policy has types for containers, and
 //! takes them away with the program. An installation never fails for it.
 
 use std::process::{Command, Output};

@@ -32,8 +32,8 @@ mount --bind "$1/hosts" /etc/hosts
 exec "$2"
 "#;
 
-/// What a node's /etc/nsswitch.conf may have, and whether a static program finds names with it by itself. Modules that are not there, and
-/// those that do not answer, have the same effect.
+/// Sources that a node's /etc/nsswitch.conf may have, and whether a static program finds names with them by itself. Modules that are not
+/// there, and those that do not answer, have the same effect.
 const SOURCES: [(&str, bool); 7] = [
     ("files dns", true),
     ("resolve [!UNAVAIL=return] files", true),

@@ -1,4 +1,4 @@
-//! What the scripts of the rpm do, as they are in the specification from which it is made.
+//! Tests of the scripts of the rpm, as they are in the specification from which it is made.
 
 use std::fs;
 use std::process::{Command, Output};

@@ -89,7 +89,7 @@ fn daemon_and_logkeeper_are_not_dumpable_but_their_children_are() {
 
 #[test]
 fn memory_that_a_burst_of_requests_took_goes_back_within_a_minute() {
-    /// What may stay, in bytes: connections, and pages of which a part is in use.
+    /// Limit of what may stay, in bytes: connections, and pages of which a part is in use.
     const KEPT: u64 = 12 << 20;
     let node = TestNode::start();
     // Requests that are decoded and then refused: no object makes the difference.

@@ -28,7 +28,7 @@ fn remote_node(behind: &RefCell<Option<(ExternalContainerd, RemoteSnapshotter)>>
     })
 }
 
-/// Of layers that nobody but a snapshotter can use, as those of nydus.
+/// Media type of layers that nobody but a snapshotter can use, as those of nydus.
 const OTHER_LAYER: &str = "application/vnd.oci.image.layer.nydus.blob.v1";
 
 /// Busybox, which the node has, and three layers that no other image has, of which the second has annotations. Those that are

@@ -22,7 +22,7 @@ fn documented() -> usize {
     digits.parse().expect("the row has one number")
 }
 
-/// What a kubelet asks again and again.
+/// Makes the requests that a kubelet makes again and again.
 fn ask(node: &TestNode, pod: &str, container: &str) {
     let cri = node.cri();
     let version = cri::VersionRequest::default();

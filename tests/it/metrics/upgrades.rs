@@ -1,4 +1,4 @@
-//! What a roll-out is gated by: recovery, versions, and what still runs as it was before.
+//! Metrics that gate a roll-out: recovery, versions, and what still runs as it was before.
 
 use std::fs;
 

@@ -28,7 +28,7 @@ fn record(node: &TestNode) -> String {
     fs::read_to_string(node.root().network_defaults()).expect("a daemon has started here")
 }
 
-/// What the daemon has in force: driver, isolation and direct routing, each with its source.
+/// Returns what the daemon has in force: driver, isolation and direct routing, each with its source.
 fn in_force(node: &TestNode) -> [String; 3] {
     let dump = node.output(&["config", "dump", "--running", "--origin"]);
     let section = |name: &str| {

@@ -256,7 +256,7 @@ fn without_networks(root: &PrivateRoot) -> String {
     format!("[network]\nconf_dir = {dir:?}\n")
 }
 
-/// What a kubelet does with a container that runs.
+/// Probes a container that runs, and stops it, as a kubelet does.
 fn probe_and_stop(cri: &Cri, container: &str) {
     assert_eq!(cri.sh(container, "echo reached"), "reached");
     cri.condition("RuntimeReady").expect("it is answered");

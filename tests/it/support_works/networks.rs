@@ -1,4 +1,4 @@
-//! What tests leave in networks is found and removed.
+//! Leftovers of tests in networks are found and removed.
 
 use std::fs;
 use std::path::Path;

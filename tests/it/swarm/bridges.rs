@@ -283,7 +283,7 @@ async fn assert_bridge_goes_with_the_last_task(
     assert_rules_go(bridge);
 }
 
-/// Where the policy of FORWARD drops, rules of the driver without plugins go right behind the bridge.
+/// Checks that rules of the driver without plugins, which it has where the policy of FORWARD drops, go right behind the bridge.
 #[track_caller]
 fn assert_rules_go(part: &str) {
     let are_gone = || rules(part).is_empty();

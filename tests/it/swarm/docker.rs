@@ -25,7 +25,7 @@ use super::services::registry;
 /// The address of the node on the network of another machine, and of that machine.
 const NODE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const REMOTE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
-/// Where each container and the other machine serve, and where dockerd's container serves what it does not publish.
+/// Ports at which each container and the other machine serve, and at which dockerd's container serves what it does not publish.
 const SERVED: u16 = 8000;
 const UNPUBLISHED: u16 = 8001;
 /// The published ports. No other program has them in this network namespace.
@@ -52,7 +52,7 @@ struct Container {
 struct Docker {
     number: usize,
     container: Container,
-    /// Whether others reach ports of its containers that are not published, if the policy of FORWARD lets them: before version 28.
+    /// True if others reach ports of its containers that are not published, if the policy of FORWARD lets them: before version 28.
     is_open: bool,
 }
 
@@ -186,7 +186,7 @@ fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).expect("it is text")
 }
 
-/// What somebody in this network namespace is served there.
+/// Returns what somebody in this network namespace is served there.
 fn ask(netns: &Path, to: SocketAddr) -> Option<String> {
     let client = move || {
         let mut stream = TcpStream::connect_timeout(&to, TRY).ok()?;
@@ -237,7 +237,7 @@ fn assert_answered(what: &str, netns: &Path, to: (Ipv4Addr, u16), server: &Path)
     );
 }
 
-/// What holds for a task of ours and a container of dockerd, whichever of both was there first.
+/// Checks what holds for a task of ours and a container of dockerd, whichever of both was there first.
 #[track_caller]
 fn assert_ways(cluster: &SwarmCluster, remote: &Remote, ours: &Container, docker: &Docker) {
     let [policy, ..] = &forward(cluster)[..] else {
@@ -344,7 +344,7 @@ fn close_and_open(cluster: &SwarmCluster, worker: &SwarmWorker, ours: &Container
     edit("-D");
 }
 
-/// What a dockerd would change of the machine itself: its rules of docker, and whether its bridges may ask iptables.
+/// Returns what a dockerd would change of the machine itself: its rules of docker, and whether its bridges may ask iptables.
 fn of_machine() -> (Vec<String>, bool) {
     let has_filter = Path::new("/proc/sys/net/bridge").exists();
     (rules("DOCKER"), has_filter)

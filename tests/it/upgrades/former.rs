@@ -21,7 +21,7 @@ use switchyard_tests::versions;
 /// Limit for an answer on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// When a test looks at what runs before it replaces the program.
+/// Name of the time at which a test looks at what runs before it replaces the program.
 const BEFORE: &str = "before the upgrade";
 
 /// The programs that follow the former one, and when a test looks at what runs then.

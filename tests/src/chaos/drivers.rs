@@ -1,4 +1,4 @@
-//! Who attaches the pods of a run to their bridge.
+//! Drivers that attach the pods of a run to their bridge.
 
 use std::fmt;
 

@@ -37,7 +37,7 @@ pub(super) struct Killer<'r> {
     /// The shortest and the longest pause between two kills, in milliseconds.
     pub(super) pauses: (u64, u64),
     pub(super) drivers: Drivers,
-    /// How often the daemon has been started.
+    /// Number of starts of the daemon.
     pub(super) starts: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Who has which address, and where a published port leads: what files, tables and packet rules say of each other.
+//! Holders of addresses, and destinations of published ports: what files, tables and packet rules say of each other.
 
 use std::fs;
 use std::net::IpAddr;
@@ -19,7 +19,8 @@ impl TestNetwork {
         directories.flatten().filter_map(holder).collect()
     }
 
-    /// Where this published port leads, by the tables of this bridge and by rules of plugins: one address for each element or rule.
+    /// Lists the addresses to which this published port leads, by the tables of this bridge and by rules of plugins: one
+    /// for each element or rule.
     ///
     /// # Panics
     /// When `iptables-save` is missing.
@@ -43,8 +44,8 @@ impl TestNetwork {
             .collect()
     }
 
-    /// What the tables of this bridge have for addresses that nobody holds. A port is withdrawn before its address is released, so that there is
-    /// no such element at any time, whoever is killed.
+    /// Lists the elements of the tables of this bridge for addresses that nobody holds. A port is withdrawn before its address is released,
+    /// so that there is no such element at any time, whoever is killed.
     #[must_use]
     pub fn stray_elements(&self) -> Vec<String> {
         let look = || {
@@ -66,7 +67,7 @@ impl TestNetwork {
     }
 }
 
-/// Where a rule of the plugin `portmap` for one container leads this port.
+/// Returns the address to which a rule of the plugin `portmap` for one container leads this port.
 fn target(rule: &str, port: u16) -> Option<IpAddr> {
     let (_, rest) = rule.split_once(&format!(" --dport {port} "))?;
     let (_, target) = rest.split_once("--to-destination ")?;

@@ -9,7 +9,7 @@ use switchyard_network::nft::{Element, NftError, NftFamily, NftTables, TableName
 use super::TestNetwork;
 
 impl TestNetwork {
-    /// What tables of the daemon say of sandboxes on this bridge, which it has attached without plugins.
+    /// Lists what tables of the daemon say of sandboxes on this bridge, which it has attached without plugins.
     pub(super) fn elements(&self) -> Vec<String> {
         let found = self.elements_of_sandboxes().into_iter();
         let bridge = self.bridge();
@@ -57,7 +57,7 @@ impl TestNetwork {
         remove_tables(self.bridge()).expect("root may remove them");
     }
 
-    /// How many sandboxes are pinned.
+    /// Counts the sandboxes that are pinned.
     ///
     /// # Panics
     /// When the table cannot be read.

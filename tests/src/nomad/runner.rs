@@ -134,7 +134,7 @@ fn run(
     }
 }
 
-/// What an agent does with a task that it could not recover; returns how that went.
+/// Gives up a task that could not be recovered, as an agent does; returns how that went.
 fn give_up(driver: &BlockingDriver, config: &nomad::TaskConfig) -> String {
     let destroyed = driver.destroy(&config.id, true);
     let next = nomad::TaskConfig {

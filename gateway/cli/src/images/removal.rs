@@ -182,7 +182,7 @@ fn shown_name(image: &ImageView) -> String {
     name.map_or_else(|| image.id.clone(), |name| short_reference(name))
 }
 
-/// What became of an image.
+/// Describes the result of the removal of an image.
 fn line(removed: &RemovedImageView) -> String {
     let name = &removed.image;
     if removed.is_gone() {

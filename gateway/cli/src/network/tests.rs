@@ -1,4 +1,4 @@
-//! What is shown of tables, and when they may be removed.
+//! Tests of the display of tables, and of when they may be removed.
 
 use switchyard_network::nft::{BridgeName, NftSubnet, Transport};
 

@@ -46,7 +46,7 @@ struct Note {
     parts: BTreeSet<String>,
 }
 
-/// What an installation asks of its node.
+/// Operations that an installation needs from its node.
 trait InstalledNode {
     /// The daemon's unit; `None` if systemd does not answer.
     fn unit(&self) -> Option<LoadedUnit>;

@@ -1,4 +1,4 @@
-//! Whether this program may go, or an earlier version replace it: what made the network of a sandbox has to end it.
+//! Check whether this program may go, or an earlier version replace it: what made the network of a sandbox has to end it.
 
 use std::process::ExitCode;
 

@@ -213,7 +213,7 @@ fn doctor_says_what_a_user_namespace_takes_away() {
     }
 }
 
-/// Whether containerd works there is another matter: it depends on the cgroups and file systems that such a container is given.
+/// Does not test containerd there: whether it works depends on the cgroups and file systems that such a container is given.
 #[tokio::test]
 async fn daemon_in_a_user_namespace_tells_it_and_demands_no_better_score() {
     let node = DaemonBinary::new();

@@ -37,7 +37,7 @@ fn nft(words: &[&str]) {
     );
 }
 
-/// What a bridge without published ports needs.
+/// Returns the element that a bridge without published ports needs.
 fn bridge() -> Element {
     Element::Bridge(BridgeName::new("switchyard0").unwrap())
 }

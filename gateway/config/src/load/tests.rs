@@ -12,7 +12,7 @@ use crate::{Config, ConfigError, DOCUMENTED, Loaded, Sources, load, load_for_sta
 
 use super::{IGNORED_MAX, Unknown, load_with, nest};
 
-/// What a start ignores, with the directory of the files left out.
+/// Loads as a start does; returns also what that ignores, with the directory of the files left out.
 #[track_caller]
 fn ignored(etc: &Etc, sources: &Sources) -> (Loaded, Vec<String>) {
     let loaded = load_for_start(sources).unwrap_or_else(|error| panic!("{}", report(&error)));

@@ -1,4 +1,4 @@
-//! What decides which defaults a node has, what is read of its record, and what a configuration is on it.
+//! Tests of what decides which defaults a node has, of the reading of its record, and of its configuration.
 
 use std::os::unix::fs::symlink;
 

@@ -34,7 +34,7 @@ pub struct Unreadable {
     pub sandbox: Option<SandboxId>,
     /// For people: what cannot be read.
     pub reason: String,
-    /// What it holds of the node.
+    /// Resources of the node that it holds.
     pub claims: HeldClaims,
     /// The facts that the runtime has of it.
     pub facts: ObjectFacts,

@@ -49,7 +49,7 @@ pub(super) struct Context {
     /// The names that people know a sandbox by, once the frontends are known.
     pub(super) names: OnceLock<fn(&Meta) -> Names>,
     recovered: watch::Sender<bool>,
-    /// When an orchestrator asked for the node's network for the last time.
+    /// Time at which an orchestrator last asked for the node's network.
     network_asked: Mutex<Option<Instant>>,
 }
 

@@ -50,7 +50,7 @@ pub struct DeviceLeases {
     lease_locks: KeyedLock<Owner>,
     views: DeviceViews,
     provider: CachedProvider,
-    /// What an orchestrator's containers have beside the ledger.
+    /// Devices that an orchestrator's containers have beside those of the ledger.
     dynamic: watch::Sender<Arc<[DynamicDevice]>>,
 }
 

@@ -326,8 +326,8 @@ impl<'s> ScopedImages<'s> {
         Ok(images.into_iter().filter(is_unused).collect())
     }
 
-    /// What keeps an image on the node beside this owner, which may have removed it: nothing, also if the node does
-    /// not have it.
+    /// Returns the other owners that hold or use an image, which this owner may have removed; none also if the node does not
+    /// have it.
     ///
     /// # Errors
     /// `Unavailable` before recovery, or if the store cannot be read.

@@ -92,11 +92,11 @@ async fn removing_an_image_is_idempotent() {
 /// An image that this client removes, and others keep in some way.
 struct KeptImage {
     image: &'static str,
-    /// Whether Kubernetes holds it.
+    /// True if Kubernetes holds it.
     is_own: bool,
     holder: Option<Owner>,
     user: Option<Owner>,
-    /// What the answer says of it; nothing if it is removed.
+    /// Reason in the answer why it stays; empty if it is removed.
     kept: &'static str,
 }
 

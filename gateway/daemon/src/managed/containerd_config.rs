@@ -29,7 +29,7 @@ pub(super) const DISABLED_PLUGINS: [&str; 13] = [
     "io.containerd.tracing.processor.v1.otlp",
 ];
 
-/// What precedes the name of a snapshotter in the name of its plugin, which is that of its directory too.
+/// Prefix that makes the name of a snapshotter that of its plugin, which is that of its directory too.
 const SNAPSHOTTER: &str = "io.containerd.snapshotter.v1.";
 
 /// Returns whether a directory exists and has an entry.

@@ -43,7 +43,7 @@ pub struct Restarter {
     name: &'static str,
     state: watch::Receiver<State>,
     means: Means,
-    /// Where the listeners of the daemon are; `None` if the process keeps none.
+    /// Place of the listeners of the daemon; `None` if the process keeps none.
     kept: Option<watch::Receiver<KeptListeners>>,
 }
 

@@ -161,7 +161,7 @@ pub(in super::super) const FAILING_OPERATIONS: FindingCode = FindingCode::warnin
     "The last error names the cause. `switchyard events` has each failure, docs/troubleshooting.md leads from errors to cures.",
 );
 
-/// What holds up work now. These come before other findings of the same severity.
+/// Codes of what holds up work now. These come before other findings of the same severity.
 pub(in super::super) const ACUTE: &[&FindingCode] = &[
     &DAEMON_DOWN,
     &PART_DOWN,

@@ -82,7 +82,7 @@ fn missing_feature_names_the_kernel_and_the_number_that_is_needed() {
     assert!(check_needed().is_ok(), "these tests need Linux 5.6");
 }
 
-/// What memfd_create(2) answers by kernel and `vm.memfd_noexec`, without and with `MFD_EXEC`.
+/// Answers of memfd_create(2) by kernel and `vm.memfd_noexec`, without and with `MFD_EXEC`.
 #[test]
 fn file_in_memory_is_executable_on_every_kernel_that_allows_one() {
     let file = || Ok(OwnedFd::from(File::open("/dev/null").unwrap()));
@@ -182,7 +182,7 @@ fn reporter_of_another_process() {
     println!("missing: {} {memory:?}", names(&found).join(" "));
 }
 
-/// What a process reports that a command of util-linux starts, by `$0`, with this run directory.
+/// Returns the report of a process with this run directory, which a command of util-linux starts by `$0`.
 fn report_of(unshare: &[&str], script: &str, run: &str) -> String {
     let output = Command::new("unshare")
         .args(unshare)

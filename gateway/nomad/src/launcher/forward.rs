@@ -87,7 +87,7 @@ async fn read(call: Call) -> Result<(http::request::Parts, Bytes), Status> {
     Ok((head, message.to_bytes()))
 }
 
-/// What a call does until a daemon answers its repetition.
+/// Behaviour of a call until a daemon answers its repetition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WhileRepeated {
     /// It waits.

@@ -279,7 +279,7 @@ fn mount_options(mut block: Block) -> Result<MountOptions> {
     })
 }
 
-/// Whether a volume is initialised from the image, and what it is.
+/// Reads whether a volume is initialised from the image, and its kind.
 fn volume_options(mut block: Block) -> Result<(bool, LocalVolume)> {
     let copied = !yes(&mut block, "no_copy")?;
     block.pairs("labels")?;

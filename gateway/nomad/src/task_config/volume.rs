@@ -102,7 +102,7 @@ impl TmpfsEntry {
     }
 }
 
-/// What Docker's options `z`, for several containers, and `Z`, for one, ask for; `None` for any other text.
+/// Returns what Docker's options `z`, for several containers, and `Z`, for one, ask for; `None` for any other text.
 pub(crate) fn relabel(text: &str) -> Option<Relabel> {
     match text {
         "z" => Some(Relabel::Shared),

@@ -263,7 +263,7 @@ fn volume(
     }
 }
 
-/// What a volume with this driver is.
+/// Returns the kind of a volume with this driver.
 fn driver_volume(field: &str, driver: Option<&swarm::Driver>) -> Result<LocalVolume> {
     let Some(swarm::Driver { name, options }) = driver else {
         return Ok(LocalVolume::Directory);

@@ -1,4 +1,4 @@
-//! Which images are given up, and when, over a fake backend.
+//! Tests of which images are given up, and when, over a fake backend.
 
 use std::sync::Arc;
 

@@ -40,7 +40,7 @@ pub enum DeviceCheck {
 pub(super) struct Enforcement {
     /// The last conclusion; `None` if there was none yet.
     learned: watch::Sender<Option<DeviceCheck>>,
-    /// When it was drawn, or taken over from the daemon before.
+    /// Time at which it was drawn, or taken over from the daemon before.
     changed: Option<Instant>,
 }
 

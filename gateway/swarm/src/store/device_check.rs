@@ -38,7 +38,7 @@ impl Store {
         self.replace(DEVICE_CHECK, &contents)
     }
 
-    /// How the managers of this cluster check devices; `None` if nothing is stored, or another cluster's. Blocks on the
+    /// Loads how the managers of this cluster check devices; `None` if nothing is stored, or another cluster's. Blocks on the
     /// file system.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! What a page at rest does not have: series of the tests that appear with an event, and series of the rules that are missing
-//! on some kinds of node.
+//! Lists of what a page at rest does not have: series of the tests that appear with an event, and series of the rules that are
+//! missing on some kinds of node.
 
 use std::collections::BTreeSet;
 
@@ -151,7 +151,7 @@ pub(super) struct UnreadSeries {
     pub(super) never: &'static [NodeKind],
     /// The nodes that have it after an event, such as a failure, if at all.
     pub(super) event: &'static [NodeKind],
-    /// Why.
+    /// Reason why they do not have it.
     pub(super) reason: &'static str,
 }
 

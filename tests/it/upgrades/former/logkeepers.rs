@@ -12,7 +12,7 @@ use switchyard_tests::versions;
 use super::super::Counter;
 use super::install;
 
-/// What one version is replaced in.
+/// Process whose version is replaced.
 enum Replaced {
     Daemon(PathBuf),
     Logkeeper,

@@ -189,7 +189,7 @@ fn terminal() -> (OwnedFd, OwnedFd) {
     (ioctl_tiocgptpeer(&other, flags).unwrap(), other)
 }
 
-/// Whether keys are passed on as they are.
+/// Returns whether keys are passed on as they are.
 fn is_raw(terminal: &OwnedFd) -> bool {
     let modes = tcgetattr(terminal).unwrap().local_modes;
     !modes.contains(LocalModes::ICANON)

@@ -1,4 +1,4 @@
-//! What operators learn of tasks that cannot begin.
+//! Tests of what operators learn of tasks that cannot begin.
 
 use switchyard_core::event::{EventKind, UnmetWork};
 
