@@ -36,12 +36,12 @@ const PINNED: &str = "switchyard.pinned";
 /// The most characters of a driver's name that are shown.
 const DRIVER_MAX: usize = 40;
 
-/// Who makes an attachment that is not made by plugins, and how.
+/// Maker of an attachment that is not made by plugins, and the way in which it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Driver<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Whether the container sends with its own addresses alone.
+    /// True if the container sends with its own addresses alone.
     pub is_pinned: bool,
 }
 
@@ -174,8 +174,8 @@ impl Saved {
         driver_of(&self.intent.network)
     }
 
-    /// Whether the container sends with its own addresses alone. It does not if nothing is said of it, as by versions before it; a word that
-    /// is not understood says that it does.
+    /// Returns whether the container sends with its own addresses alone. It does not if nothing is said of it, as by versions before it; a
+    /// word that is not understood says that it does.
     #[must_use]
     pub fn is_pinned(&self) -> bool {
         let said = self.intent.network.get(PINNED);

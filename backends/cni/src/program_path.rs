@@ -1,4 +1,4 @@
-//! Where plugins look for programs such as `iptables`.
+//! Directories in which plugins look for programs such as `iptables`.
 
 use std::env;
 use std::ffi::OsString;

@@ -82,7 +82,7 @@ impl Containerd {
         self.parts.reconfigure(settings)
     }
 
-    /// What it has tried of the kernel at [`Containerd::connect`].
+    /// Returns what it has tried of the kernel at [`Containerd::connect`].
     #[must_use]
     pub fn host_features(&self) -> HostFeatures {
         let mut features = HostFeatures::default();

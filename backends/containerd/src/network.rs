@@ -69,7 +69,7 @@ impl PlannedAttachment {
     }
 }
 
-/// Who makes an attachment.
+/// Party that makes an attachment.
 enum AttachedBy {
     /// The plugins of the network, which may be a bridge of the gateway.
     Plugins { is_of_bridge: bool },

@@ -60,7 +60,7 @@ pub(crate) struct State {
     pub(crate) unended: Unended,
     /// The fate of the output that children of execs keep open.
     pub(crate) left_output: LeftOutput,
-    /// What of a new task cannot be fulfilled.
+    /// Parts of a new task that cannot be fulfilled.
     pub(crate) warnings: Vec<String>,
     /// The programs that hold up pulls and sandboxes.
     pub(crate) runtime_blockers: Vec<Blocker>,

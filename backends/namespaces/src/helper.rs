@@ -247,7 +247,7 @@ mod tests {
         assert!(matches!(run(["unknown"]), Err(Error::Helper { .. })));
     }
 
-    /// What another test runs in a process that may execute no memory.
+    /// Body of another test, which runs it in a process that may execute no memory.
     #[test]
     fn program_of_a_process_without_executable_memory() {
         let Some(dir) = std::env::var_os(PLACE).map(PathBuf::from) else {

@@ -51,7 +51,7 @@ pub struct AddressPool {
     directory: Directory,
 }
 
-/// What was decided about a range set.
+/// Decision about a range set.
 struct Choice {
     assigned: AssignedAddress,
     /// True if the holder has the address already.
@@ -189,7 +189,7 @@ impl AddressPool {
         }
     }
 
-    /// What each range set gives: without effect but for files that no holder is in, which are removed if a set is full.
+    /// Chooses what each range set gives: without effect but for files that no holder is in, which are removed if a set is full.
     fn choose(
         &self,
         directory: &LockedDirectory<'_>,

@@ -75,9 +75,9 @@ pub struct BridgeDriver {
     gateways: Vec<IpPrefix>,
     /// The families of its subnets, which have a table each.
     families: Vec<NftFamily>,
-    /// What the tables need to know of it.
+    /// Rules of the bridge, as the tables need them.
     rules: BridgeRules,
-    /// Whether addresses stay that are of none of its subnets.
+    /// True if addresses stay that are of none of its subnets.
     leaves_addresses: bool,
     /// Done once connections are removed that a predecessor has left.
     abandoned: Once,
@@ -127,7 +127,7 @@ impl BridgeDriver {
         self
     }
 
-    /// What it is the driver of.
+    /// Returns the settings of the bridge.
     #[must_use]
     pub const fn settings(&self) -> &BridgeSettings {
         &self.settings

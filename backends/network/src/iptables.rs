@@ -31,7 +31,7 @@ use crate::netlink::NetlinkError;
 use crate::nft::{BridgeRules, NftError, NftFamily, TableName, has_iptables_forward};
 
 const CHAIN: &str = "FORWARD";
-/// What a program waits for others to let go of the lock of the filter, in seconds.
+/// Limit of the time that a program waits for others to let go of the lock of the filter, in seconds.
 const LOCK_SECONDS: &str = "5";
 /// Limit for one run of a program.
 const LIMIT: Duration = Duration::from_secs(15);
@@ -48,7 +48,7 @@ const NO_RESOURCE: i32 = 4;
 #[derive(Debug)]
 struct PacketFilter {
     family: NftFamily,
-    /// Whether it is of the variant without nf_tables.
+    /// True if it is of the variant without nf_tables.
     is_legacy: bool,
     /// The program of this variant, and the one that may be of either.
     programs: [&'static str; 2],
@@ -77,14 +77,14 @@ const FILTERS: [PacketFilter; 4] = [
     },
 ];
 
-/// What was changed in a filter.
+/// Changes that were made in a filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilterChange {
     /// The program that did it.
     pub program: &'static str,
-    /// How many rules were added.
+    /// Number of rules that were added.
     pub added: usize,
-    /// How many were removed: they were not needed any more, not at the end, or there twice.
+    /// Number of those that were removed: they were not needed any more, not at the end, or there twice.
     pub removed: usize,
 }
 
@@ -102,7 +102,7 @@ pub enum IptablesError {
     Read {
         /// The list of the kernel.
         path: PathBuf,
-        /// Why not.
+        /// Reason why it cannot be read.
         source: io::Error,
     },
     /// A program could not be run.
@@ -110,7 +110,7 @@ pub enum IptablesError {
     Run {
         /// The command.
         command: String,
-        /// Why not.
+        /// Reason why it cannot be run.
         source: io::Error,
     },
     /// A program did not end in time, and was killed.
@@ -130,7 +130,7 @@ pub enum IptablesError {
         command: String,
         /// Its status, unless it was killed.
         code: Option<i32>,
-        /// What it printed.
+        /// Text that it printed.
         text: String,
     },
     /// A program cannot read a filter: others have filled it by other means, with what no rule of the program is like.
@@ -138,12 +138,12 @@ pub enum IptablesError {
     Unreadable {
         /// The command.
         command: String,
-        /// What it printed.
+        /// Text that it printed.
         text: String,
     },
 }
 
-/// What is to be done to a chain: rules as `-S` prints them, behind the chain's name.
+/// Changes that are to be made in a chain: rules as `-S` prints them, behind the chain's name.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ChainPlan {
     add: Vec<String>,

@@ -53,7 +53,7 @@ pub struct Config {
     /// Hosts under another name that get the credentials of a registry: the registry, by the name of the host
     /// (`host[:port]`).
     pub credentials_of: BTreeMap<String, String>,
-    /// When and how large blobs are downloaded in ranges.
+    /// Settings for downloads of large blobs in ranges.
     pub ranges: RangeConfig,
     /// The limits of an image.
     pub limits: Limits,

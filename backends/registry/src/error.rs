@@ -169,7 +169,7 @@ pub(crate) struct UnexpectedStatus {
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub(crate) struct CertificateRefused {
-    /// Whose certificate it is, and the files that are to be looked at.
+    /// Description of whose certificate it is, and of the files that are to be looked at.
     pub(crate) reason: String,
     pub(crate) source: BoxError,
 }

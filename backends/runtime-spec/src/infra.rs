@@ -129,7 +129,7 @@ fn namespaces_of(sandbox: &SandboxFacts, host: &Host) -> Result<Vec<oci::LinuxNa
     Ok(list)
 }
 
-/// What a sandbox without an infra process has of the spec that such a process would have, for people and tools that
+/// Returns what a sandbox without an infra process has of the spec that such a process would have, for people and tools that
 /// look for its namespaces: those that its tasks join.
 ///
 /// # Errors

@@ -25,7 +25,7 @@ pub struct Mounts {
     pub rootfs_propagation: Option<&'static str>,
 }
 
-/// How a process sees `/sys`.
+/// View of `/sys` that a process has.
 ///
 /// All mounts of sysfs in a network namespace share one superblock of the kernel, which is read-only for all of them if
 /// the first one was mounted so. Where privileged tasks may be in the namespace nobody mounts it so.
@@ -43,7 +43,7 @@ pub(crate) enum Sysfs {
 }
 
 impl Sysfs {
-    /// What a process of a sandbox gets, which is that of a privileged task or another one. `recursive` is true if
+    /// Returns the view of a process of a sandbox, which is that of a privileged task or another one. `recursive` is true if
     /// the runtime handler knows the mount option `rro`.
     pub(crate) const fn of(sandbox: &SandboxFacts, privileged: bool, recursive: bool) -> Self {
         let others = sandbox.privileged || sandbox.network_shared;

@@ -1,4 +1,4 @@
-//! Which files of the host get an SELinux label for a task, and which never do. Pure.
+//! Choice of the files of the host that get an SELinux label for a task, and of those that never do. Pure.
 
 use std::path::{Path, PathBuf};
 
@@ -65,10 +65,10 @@ const KERNEL: [&str; 2] = ["/proc", "/sys"];
 /// Directories whose files containers may use with the labels that they have, as programs, libraries, time zones and devices.
 const FOR_ALL: [&str; 2] = ["/dev", "/usr"];
 
-/// What of [`FOR_ALL`] is not of the system.
+/// Part of [`FOR_ALL`] that is not of the system.
 const NOT_FOR_ALL: &str = "/usr/local";
 
-/// What the labels for a task depend on.
+/// Facts on which the labels for a task depend.
 #[derive(Debug, Clone, Copy)]
 pub struct RelabelInput<'a> {
     /// The task's security settings.
@@ -98,11 +98,11 @@ pub struct Relabelled {
     pub below: PathBuf,
     /// The label.
     pub label: String,
-    /// Whether the task cannot be created without it. False for what the operator's configuration alone asks for.
+    /// True if the task cannot be created without it. False for what the operator's configuration alone asks for.
     pub required: bool,
 }
 
-/// Whose the source of a mount is.
+/// Owner of the source of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Maker {
     /// A volume of the gateway's.
@@ -136,7 +136,7 @@ fn without_link(dir: &Path) -> PathBuf {
     }
 }
 
-/// What gets a label before a task is created; nothing where SELinux is off.
+/// Lists what gets a label before a task is created; nothing where SELinux is off.
 ///
 /// Volumes of the gateway can be used by all tasks that name them, and those that an image declares by their task alone.
 /// A task whose label is another one than its sandbox's gets the sandbox's files with its own: they have that of the

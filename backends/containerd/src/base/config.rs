@@ -128,11 +128,11 @@ pub struct NetworkConfig {
     /// The DNS servers of containers with another network than the node's whose client names none; empty for those of
     /// the node that they can ask.
     pub dns: Vec<String>,
-    /// Which of the gateway's bridges reach each other; `None` until [`NetworkConfig::settle`] if no source says so.
+    /// Choice of the gateway's bridges that reach each other; `None` until [`NetworkConfig::settle`] if no source says so.
     pub isolation: Option<IsolationChoice>,
     /// Pairs of these bridges that reach each other all the same.
     pub isolation_allow: Vec<(String, String)>,
-    /// Whether other machines reach containers by their addresses, without a published port; `None` in the same way.
+    /// True if other machines reach containers by their addresses, without a published port; `None` in the same way.
     pub direct_routing: Option<bool>,
     /// The gateway's own bridge network.
     pub bridge: BridgeConfig,
@@ -165,9 +165,9 @@ pub struct BridgeConfig {
     /// The directory in which `host-local` stores which addresses are in use. Gateways that share a bridge
     /// must share this directory.
     pub addresses_dir: PathBuf,
-    /// Who attaches new sandboxes to it; `None` until [`NetworkConfig::settle`] if no source says so.
+    /// Choice of who attaches new sandboxes to it; `None` until [`NetworkConfig::settle`] if no source says so.
     pub driver: Option<BridgeDriverChoice>,
-    /// Which sandboxes on the gateway's bridges send with their own addresses alone.
+    /// Choice of the sandboxes on the gateway's bridges that send with their own addresses alone.
     pub pin: PinChoice,
     /// True if a bridge that the daemon makes itself may have a range of IPv6 that is not among `subnets`.
     pub ipv6: bool,
@@ -395,8 +395,8 @@ impl Runtime {
     }
 }
 
-/// Where plugins are by default: those of network add-ons, of the packages of Debian, SUSE and Arch, of those of Fedora, RHEL and Alpine, and
-/// what is installed beside packages.
+/// Default directories of plugins: those of network add-ons, the packages of Debian, SUSE and Arch, those of Fedora, RHEL and Alpine, and
+/// of what is installed beside packages.
 const CNI_BIN_DIRS: [&str; 5] = [
     "/opt/cni/bin",
     "/usr/lib/cni",

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::fcntl::OFlag;
 use nix::sys::stat::{major, minor};
 
-/// Where every program of the node finds it.
+/// Path at which every program of the node finds it.
 const PATH: &str = "/dev/null";
 
 /// The numbers of the device.
@@ -26,7 +26,7 @@ const OPEN_TO_ALL: u32 = 0o666;
 /// True once a change of it was logged as a warning.
 static HAS_WARNED: AtomicBool = AtomicBool::new(false);
 
-/// Who had the device, and its mode, before it was given back.
+/// Owner of the device, and its mode, before it was given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FormerState {
     uid: u32,

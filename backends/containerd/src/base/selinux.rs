@@ -54,7 +54,7 @@ fn not_labelled(path: &Path, label: &str, error: TreeError) -> Error {
     }
 }
 
-/// What to do about a label that the node refuses; `None` for a fault of the disk or the daemon.
+/// Returns what to do about a label that the node refuses; `None` for a fault of the disk or the daemon.
 fn refusal(errno: Errno) -> Option<&'static str> {
     match errno {
         Errno::ROFS => Some(

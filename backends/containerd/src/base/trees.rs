@@ -41,7 +41,7 @@ pub(crate) struct Trees {
     /// The directories that trees are below; each has a directory for those that are set aside.
     bases: [PathBuf; 2],
     set_aside: Mutex<Vec<PathBuf>>,
-    /// How often this process has failed to remove each tree on which the number cannot be stored.
+    /// Number of failures of this process to remove each tree on which the number cannot be stored.
     unstored: Mutex<HashMap<PathBuf, u8>>,
 }
 

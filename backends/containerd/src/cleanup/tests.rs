@@ -1,4 +1,4 @@
-//! Which cleanups begin when, and what holds up what.
+//! Tests of which cleanups begin when, and what holds up what.
 
 use std::cell::RefCell;
 use std::future::ready;

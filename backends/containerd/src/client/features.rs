@@ -33,7 +33,7 @@ struct FeatureSet {
     sandboxes: bool,
     /// All its snapshotters, with containerd's reason for those that cannot be used here; `None` until they are known.
     snapshotters: Option<BTreeMap<String, Option<String>>>,
-    /// Why the kernel mounts no overlay on the disk of `overlayfs`, which containerd does not try.
+    /// Reason why the kernel mounts no overlay on the disk of `overlayfs`, which containerd does not try.
     overlay_fault: Option<String>,
 }
 

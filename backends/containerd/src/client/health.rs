@@ -82,7 +82,7 @@ pub(crate) struct Health {
     answer_timeout: Duration,
     /// Notified to check containerd at once, when a failed call puts the latest result in doubt.
     recheck: Arc<Notify>,
-    /// How often contact with containerd was lost.
+    /// Number of times that contact with containerd was lost.
     losses: Arc<AtomicU64>,
 }
 
@@ -135,7 +135,7 @@ impl Health {
         }
     }
 
-    /// How often contact with containerd was lost, also if it was there again at the next check.
+    /// Returns how often contact with containerd was lost, also if it was there again at the next check.
     pub(crate) fn losses(&self) -> u64 {
         self.losses.load(Ordering::Relaxed)
     }

@@ -109,7 +109,7 @@ pub(crate) struct UnpackPlan {
     pub(crate) diff_ids: Vec<Digest>,
     /// True if the snapshotter can commit a detached layer on top of a parent.
     pub(crate) rebase: bool,
-    /// What the snapshotter needs to provide layers itself; `None` if it cannot.
+    /// Image whose layers the snapshotter can provide itself; `None` if it cannot.
     pub(crate) remote: Option<RemoteImage>,
     pub(crate) source: Source,
     /// Syncs the snapshots to disk.

@@ -191,7 +191,7 @@ impl ContainerdImageStore {
     }
 }
 
-/// What a remote snapshotter needs to provide the layers of an image with this name and manifest; `None` if it cannot, as
+/// Returns what a remote snapshotter needs to provide the layers of an image with this name and manifest; `None` if it cannot, as
 /// those of an image that was loaded.
 pub(super) fn remote_image(
     snapshotter: &str,

@@ -1,4 +1,4 @@
-//! Whether an image can run on this node, by the platform that its configuration names.
+//! Check that an image can run on this node, by the platform that its configuration names.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ const HANDLERS: &str = "/proc/sys/fs/binfmt_misc";
 /// The most entries of that directory that are read.
 const MAX_HANDLERS: usize = 256;
 
-/// How the platform of a configuration fits this node.
+/// Relation of the platform of a configuration to this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fit {
     /// It is one of this node's, or is not named.
@@ -95,7 +95,7 @@ fn emulator(handlers: &Path, platform: &Platform) -> Option<String> {
 /// The beginning of executables for an architecture by Go's name: ELF's magic, its class, byte order and version, then a
 /// type (an executable) and a machine.
 fn elf_header(architecture: &str) -> Option<[u8; 20]> {
-    /// Of ELF: the class of 32 or of 64 bits, and the order of bytes.
+    /// Values in the header of ELF: the class of 32 or of 64 bits, and the order of bytes.
     const WIDE: u8 = 2;
     const NARROW: u8 = 1;
     const LITTLE: u8 = 1;

@@ -1,4 +1,4 @@
-//! What a remote snapshotter needs in order to find the layers of an image itself, as stargz, SOCI, nydus and overlaybd do.
+//! Labels with which a remote snapshotter finds the layers of an image itself, as stargz, SOCI, nydus and overlaybd do.
 //! "Remote snapshotter" is containerd's word for one that provides layers which were not downloaded. Pure.
 //!
 //! Such a snapshotter reads the labels of a snapshot when it is prepared, and answers `AlreadyExists` if it provides the
@@ -20,7 +20,7 @@ const LAYER: &str = "containerd.io/snapshot/cri.layer-digest";
 /// The digests of this layer and of those above it, with commas between them: as many as fit a label.
 const LAYERS: &str = "containerd.io/snapshot/cri.image-layers";
 
-/// What follows [`SNAPSHOT_ANNOTATION`] in the keys that an image cannot set: those above, and the ids that a snapshotter
+/// Beginnings, after [`SNAPSHOT_ANNOTATION`], of the keys that an image cannot set: those above, and the ids that a snapshotter
 /// gives the files of a layer to.
 const NOT_OF_IMAGES: [&str; 3] = ["cri.", "uidmapping", "gidmapping"];
 

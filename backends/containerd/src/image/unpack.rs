@@ -32,7 +32,7 @@ pub(crate) struct UnpackTarget {
     pub(crate) name: String,
     pub(crate) layer: Descriptor,
     pub(crate) diff_id: Digest,
-    /// What a remote snapshotter needs ([`RemoteImage::labels`](super::remote_layers::RemoteImage::labels)); empty for others.
+    /// Labels that a remote snapshotter needs ([`RemoteImage::labels`](super::remote_layers::RemoteImage::labels)); empty for others.
     pub(crate) labels: Labels,
     pub(crate) unpacked: Arc<UnpackedSnapshots>,
 }

@@ -1,4 +1,4 @@
-//! Which networks are released behind the answer to a stop: those whose plugins are known to need nothing from whoever asks.
+//! Networks that are released behind the answer to a stop: those whose plugins are known to need nothing from whoever asks.
 
 use serde_json::Value;
 use switchyard_cni as cni;

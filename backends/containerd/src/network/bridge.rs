@@ -46,7 +46,7 @@ pub(crate) struct BridgeNetwork {
     key: RangeKey,
 }
 
-/// Where the ranges of a bridge come from.
+/// Source of the ranges of a bridge.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum RangeKey {
     /// The configuration of the gateway's own bridge.

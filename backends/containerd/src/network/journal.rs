@@ -1,4 +1,4 @@
-//! What the journal of a sandbox's network says of its ports.
+//! Ports in the journal of a sandbox's network.
 
 use std::path::Path;
 

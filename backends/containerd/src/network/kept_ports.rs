@@ -47,7 +47,7 @@ const TAKE_LIMIT: Duration = Duration::from_secs(1);
 /// The first and the longest pause until a logkeeper that does not store the bundle is asked again.
 const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
-/// Where a program would listen.
+/// Protocol and address on which a program would listen.
 type Place = (Transport, SocketAddr);
 
 /// The sockets that keep ports, by address, with the sandboxes to which the port leads.
@@ -348,7 +348,7 @@ pub(super) const fn transport(protocol: Protocol) -> Option<Transport> {
     }
 }
 
-/// Where a program would listen on this port; nowhere if its sockets are not looked for.
+/// Returns where a program would listen on this port; nowhere if its sockets are not looked for.
 pub(super) fn places(port: &HostPort) -> Vec<Place> {
     let Some(transport) = transport(port.protocol) else {
         return Vec::new();

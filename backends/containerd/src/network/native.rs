@@ -57,7 +57,7 @@ use pins::AttachedSandbox;
 pub(super) const DEVICES: &str = "/sys/class/net";
 /// The name of this driver in journals.
 const NATIVE: &str = "native";
-/// How many calls of drivers there are at a time: they wait for each other in the kernel, and all of them if that or the disk with the
+/// Limit of concurrent calls of drivers: they wait for each other in the kernel, and all of them if that or the disk with the
 /// addresses hangs. The other threads for short calls are left to others.
 const THREADS: usize = 4;
 /// Limit for waiting until one of them ends.
@@ -69,7 +69,7 @@ pub(crate) struct NativeBridges {
     tables: Arc<BridgeTables>,
     /// The driver of the gateway's own bridge.
     own: Arc<BridgeDriver>,
-    /// Which owner has which bridge.
+    /// Rules for which owner has which bridge.
     policy: BridgePolicy,
     /// Those of other bridges, by name, as they were last described.
     others: Mutex<BTreeMap<String, Arc<BridgeDriver>>>,
@@ -79,7 +79,7 @@ pub(crate) struct NativeBridges {
     is_wanted: bool,
     /// The reason why the kernel cannot do what the driver needs, if it was asked.
     fault: Option<String>,
-    /// Which sandboxes send with their own addresses alone.
+    /// Choice of the sandboxes that send with their own addresses alone.
     pin: PinChoice,
     /// The reason why the kernel cannot see to it, if it was asked: no more sandboxes are pinned then. Those that are stay so, since it could
     /// when they were attached, and a reboot ends them.
@@ -100,7 +100,7 @@ pub(crate) struct NativeBridges {
     files: BlockingPool,
 }
 
-/// What the daemon is to attach to a bridge.
+/// Attachment that the daemon is to make to a bridge.
 #[derive(Debug, Clone)]
 pub(super) struct NativeRequest {
     driver: Arc<BridgeDriver>,
@@ -108,7 +108,7 @@ pub(super) struct NativeRequest {
     dirs: SandboxDirs,
 }
 
-/// What the daemon has attached to a bridge, or was about to attach.
+/// Attachment that the daemon has made to a bridge, or was about to make.
 #[derive(Debug)]
 pub(super) struct NativeAttachment {
     id: SandboxId,
@@ -216,7 +216,7 @@ impl NativeBridges {
         self.is_wanted && self.fault.is_none()
     }
 
-    /// Who attaches new sandboxes, as the configuration names it.
+    /// Returns who attaches new sandboxes, as the configuration names it.
     pub(crate) fn chosen(&self) -> &'static str {
         if self.is_chosen() { NATIVE } else { "cni" }
     }
@@ -257,7 +257,7 @@ impl NativeBridges {
         self.driver_of(list)?.keep_routers().map_err(from_network)
     }
 
-    /// What is to be made for a sandbox on the bridge that a configuration list describes.
+    /// Returns what is to be made for a sandbox on the bridge that a configuration list describes.
     ///
     /// # Errors
     /// `InvalidArgument` for values that the kernel refuses.
@@ -391,7 +391,7 @@ impl NativeBridges {
         Ok(())
     }
 
-    /// What the journal of a sandbox says of an attachment by this driver; `None` if it is of plugins, or of another driver. A result
+    /// Returns the attachment by this driver in the journal of a sandbox; `None` if it is of plugins, or of another driver. A result
     /// that cannot be understood is as one that was not written: the addresses are found by their holder.
     ///
     /// # Errors
@@ -470,7 +470,7 @@ fn families_of(driver: &BridgeDriver) -> Vec<IpAddr> {
     subnets.map(|one| one.subnet.first()).collect()
 }
 
-/// Who has the addresses of a sandbox.
+/// Returns the holder of the addresses of a sandbox.
 fn holder(id: SandboxId) -> Result<Holder> {
     Holder::new(&id.to_string(), INTERFACE).map_err(from_network)
 }

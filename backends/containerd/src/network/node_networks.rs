@@ -43,7 +43,7 @@ pub(crate) struct NodeNetworks {
     /// [`STATUS_LIMIT`], unless a test has another one.
     status_limit: Duration,
     known: Arc<Mutex<KnownNetwork>>,
-    /// What plugins last answered to STATUS.
+    /// Last answer of plugins to STATUS.
     answer: Arc<Mutex<Option<StatusAnswer>>>,
     /// One call asks them at a time.
     asking: Semaphore,
@@ -54,7 +54,7 @@ pub(crate) struct NodeNetworks {
 struct StatusAnswer {
     /// The configuration of the network, as JSON.
     config: String,
-    /// When they answered, or were given up.
+    /// Time at which they answered, or were given up.
     at: Instant,
     /// The reason why it is not ready, if it is not.
     fault: Option<String>,
@@ -231,7 +231,7 @@ impl NodeNetworks {
         }
     }
 
-    /// What plugins last answered with this configuration.
+    /// Returns what plugins last answered with this configuration.
     fn last_answer(&self, config: &str) -> Option<StatusAnswer> {
         let answer = self.answer.lock().clone();
         answer.filter(|answer| answer.config == config)

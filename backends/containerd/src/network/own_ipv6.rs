@@ -40,7 +40,7 @@ use crate::base::layout::Layout;
 const MACHINE_ID: &str = "/etc/machine-id";
 /// The kernel parameter by which an operator disables IPv6.
 const DISABLED: &str = "/proc/sys/net/ipv6/conf/all/disable_ipv6";
-/// What the ids of applications are made with, so that nobody learns the machine id from a range. It never changes.
+/// Key with which the ids of applications are made, so that nobody learns the machine id from a range. It never changes.
 const APPLICATION: [u8; 16] = 0xd90c_8e7a_8e31_e2bd_d8fc_7e0a_3b24_1511_u128.to_be_bytes();
 /// The content of a file of a bridge that has no range by itself.
 const NONE: &str = "none";
@@ -49,7 +49,7 @@ const WITHHELD: &str = "withheld";
 /// The length of the prefix of a range.
 const PREFIX: u8 = 64;
 
-/// What the file of a bridge says.
+/// Content of the file of a bridge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RangeRecord {
     /// It has no range, and gets none.
@@ -59,7 +59,7 @@ enum RangeRecord {
     Withheld(Subnet),
 }
 
-/// What is found of the file of a bridge.
+/// Result of looking for the file of a bridge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FoundRecord {
     Missing,
@@ -68,7 +68,7 @@ enum FoundRecord {
     Known(RangeRecord),
 }
 
-/// What is done at a start.
+/// Step for the range of a bridge at a start.
 #[derive(Debug, PartialEq, Eq)]
 enum RangeStep {
     /// The bridge has this range by itself, or none.
@@ -79,7 +79,7 @@ enum RangeStep {
     Look(Option<Subnet>),
 }
 
-/// Why a bridge that is to be made has no range by itself.
+/// Reason why a bridge that is to be made has no range by itself.
 #[derive(Debug, Error)]
 enum RangeObstacle {
     #[error("IPv6 is disabled on the node ({DISABLED} is 1)")]
@@ -133,7 +133,7 @@ impl config::BridgeConfig {
 // === impl RangeRecord ===
 
 impl RangeRecord {
-    /// What a text says. Only a range that this version could have made counts. Pure.
+    /// Parses a text. Only a range that this version could have made counts. Pure.
     fn read(text: &str) -> Option<Self> {
         let text = text.trim();
         if text == NONE {
@@ -192,8 +192,8 @@ fn own_range(network: &config::NetworkConfig, state: &Path) -> Option<Subnet> {
     looked.ok().filter(|_| is_noted)
 }
 
-/// What is done about a bridge with such a record. One that exists keeps what it has, by whichever driver, since containers may have addresses
-/// of it. Pure.
+/// Returns what is done about a bridge with such a record. One that exists keeps what it has, by whichever driver, since containers may
+/// have addresses of it. Pure.
 fn step(found: FoundRecord, is_there: bool, is_native: bool) -> RangeStep {
     let record = match found {
         FoundRecord::Known(record) => record,

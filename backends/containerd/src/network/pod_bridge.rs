@@ -19,10 +19,10 @@ use super::routes::Routes;
 use crate::base::config;
 use crate::base::error::from_cni;
 
-/// What a node without addresses for pods lacks.
+/// Reason why a node has no addresses for pods, and the remedies.
 const NO_RANGES: &str = "no kubelet has told the podCIDR of this node: in a cluster the controller manager gives each node one (--allocate-node-cidrs); a kubelet without a cluster has podCIDR in its configuration; or set network.pods.subnets";
 
-/// What a node lacks on which something else has the name of the bridge.
+/// Reason why the bridge cannot be made on a node on which something else has its name, and the remedy.
 const OTHER_DEVICE: &str = "a network device that is no bridge has this name: rename it, or set network.pods.name to another one";
 
 /// The bridge of pods.
@@ -83,7 +83,7 @@ pub(super) fn parsed(texts: &[String]) -> Vec<Subnet> {
     texts.iter().filter_map(|text| text.parse().ok()).collect()
 }
 
-/// Why a bridge beside the gateway's own one cannot have these ranges, if it cannot.
+/// Returns the reason why a bridge beside the gateway's own one cannot have these ranges, if it cannot.
 fn overlap(ranges: &[Subnet], own: &config::BridgeConfig) -> Option<String> {
     let of_own = parsed(&own.subnets);
     let pair = |range: &Subnet| Some((*range, *of_own.iter().find(|own| own.overlaps(range))?));
@@ -137,7 +137,7 @@ impl PodBridge {
         *self.of_clusters.lock() = subnets;
     }
 
-    /// Why it cannot have these ranges beside networks of clusters, if it cannot.
+    /// Returns the reason why it cannot have these ranges beside networks of clusters, if it cannot.
     fn overlap_of_clusters(&self, ranges: &[Subnet]) -> Option<String> {
         let of_clusters = self.of_clusters.lock();
         let taken = |range: &Subnet| {

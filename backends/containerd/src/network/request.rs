@@ -1,4 +1,4 @@
-//! What is requested of a network for a sandbox, in the form of CNI.
+//! Request for the network of a sandbox, in the form of CNI.
 
 use std::net::IpAddr;
 

@@ -18,11 +18,11 @@ pub(super) struct Routes {
     addresses: Vec<(String, IpAddr)>,
 }
 
-/// Who has addresses of a range.
+/// Interface that has addresses of a range.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Conflict {
     pub(super) interface: String,
-    /// What it has, for people.
+    /// Description of what it has, for people.
     pub(super) why: String,
 }
 
@@ -62,7 +62,7 @@ impl Routes {
         names.into_iter().cloned().collect()
     }
 
-    /// Who has addresses of `subnet`, which a cluster has given the node: a route to some of them alone, an interface with an address of
+    /// Finds what has addresses of `subnet`, which a cluster gave the node: a route to some of them alone, an interface with an address of
     /// them, or a router that the node asks; save those of the interface `own`. A route to more addresses gives way to that of the subnet,
     /// unless it is that of a cluster's bridge. The first address of the subnet is not counted: no container has it, and flannel gives it to
     /// its own interface on each node.

@@ -77,14 +77,14 @@ enum Claim {
     Projects(Vec<u32>),
 }
 
-/// What a later version has written into the identity of an object whose record can be read.
+/// Fields that a later version has written into the identity of an object whose record can be read.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct LaterIdentity {
     claims: Vec<Value>,
     unknown: Map<String, Value>,
 }
 
-/// What is known of an object without its record.
+/// Facts that are known of an object without its record.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Identity {
     /// The word for its owner, which may be of a later version; empty if it is not known.
@@ -93,7 +93,7 @@ pub(crate) struct Identity {
     pub(crate) name: String,
     /// The sandbox of a task.
     pub(crate) sandbox: Option<SandboxId>,
-    /// What it holds.
+    /// Parts of the node that it holds.
     pub(crate) claims: HeldClaims,
     /// The project ids of its disk limits.
     pub(crate) projects: Vec<u32>,
@@ -132,7 +132,7 @@ fn extensions(record: Any, identity: &IdentityRecord) -> HashMap<String, Any> {
 
 // === reading ===
 
-/// What is known of an object whose record, labels or id cannot be read: what its identity says, which objects of
+/// Returns what is known of an object whose record, labels or id cannot be read: what its identity says, which objects of
 /// earlier versions lack; else what its record says, if it is the only part that can be read; else the owner in
 /// its labels.
 pub(crate) fn identity_of(
@@ -162,7 +162,7 @@ pub(crate) fn identity_of(
     )
 }
 
-/// What a later version has written into the identity of an object whose record can be read.
+/// Returns what a later version has written into the identity of an object whose record can be read.
 pub(crate) fn later_identity(extensions: &HashMap<String, Any>) -> LaterIdentity {
     let Some(IdentityRecord {
         owner: _,

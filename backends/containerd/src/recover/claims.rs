@@ -1,5 +1,5 @@
-//! What objects claim of the node and nobody else may get: also those whose creation was cut off, and those that
-//! cannot be read.
+//! Claims of objects on parts of the node, which nobody else may get: also of those whose creation was cut off, and of those
+//! that cannot be read.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -62,7 +62,7 @@ pub(super) struct RecoveryPlan {
 pub(super) struct LeftAlone {
     pub(super) id: String,
     pub(super) kind: UnreadableKind,
-    /// What cannot be read.
+    /// Description of what cannot be read.
     pub(super) reason: String,
 }
 

@@ -34,7 +34,7 @@ impl HostFiles {
         self.read(own).await
     }
 
-    /// What another network namespace than the host's, with these families, can use of it. If it names no server that can
+    /// Returns what another network namespace than the host's, with these families, can use of it. If it names no server that can
     /// be asked there, the files with the upstream servers of local caches are looked at. Cancel-safe.
     pub(super) async fn reachable_resolv_conf(&self, families: Families) -> Result<Reachable> {
         let mut texts = Vec::new();

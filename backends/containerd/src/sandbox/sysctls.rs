@@ -11,14 +11,14 @@ use switchyard_namespaces as namespaces;
 
 use crate::base::error::from_namespaces;
 
-/// When a kernel parameter of a sandbox is set.
+/// Moment at which a kernel parameter of a sandbox is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SetAt {
-    /// When its namespaces are created, before anything is in them: plugins and connections find it set.
+    /// Creation of its namespaces, before anything is in them: plugins and connections find it set.
     Creation,
-    /// When the existing network namespace is joined to which it belongs.
+    /// Joining of the existing network namespace to which it belongs.
     Joining,
-    /// When the plugins have made the interface to which it belongs.
+    /// Attachment, when the plugins have made the interface to which it belongs.
     Attachment,
 }
 

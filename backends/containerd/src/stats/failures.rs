@@ -19,7 +19,7 @@ impl Default for FailedReadings {
 }
 
 impl FailedReadings {
-    /// What was read of an object, if that succeeded; `log` is called with an error that is not logged yet.
+    /// Returns what was read of an object, if that succeeded; `log` is called with an error that is not logged yet.
     pub(super) fn noted<T, E>(
         &self,
         what: &str,

@@ -47,7 +47,7 @@ struct TaskPlan {
     location: CgroupLocation,
     leaf: Option<LeafRecord>,
     config: ImageConfig,
-    /// What gets an SELinux label before the task is created.
+    /// Files that get an SELinux label before the task is created.
     relabelled: Vec<Relabelled>,
 }
 

@@ -18,9 +18,9 @@ struct Case {
     pinned: bool,
     holders: &'static [Owner],
     users: &'static [Owner],
-    /// Whether it is one of those that Swarm holds and does not use.
+    /// True if it is one of those that Swarm holds and does not use.
     is_unused: bool,
-    /// What keeps it beside Swarm.
+    /// Keepers of it beside Swarm.
     others: ImageKeepers,
 }
 

@@ -18,7 +18,7 @@ const ENTRIES_MAX: usize = 512;
 /// The most levels of directories.
 const DEPTH_MAX: usize = 16;
 
-/// What a name in a directory is.
+/// Entry of a directory under a name.
 enum Entry {
     /// Something is mounted there.
     MountPoint,
@@ -82,7 +82,7 @@ fn walk(
     Some(())
 }
 
-/// What a name in a directory is, if the directory says this of its type.
+/// Returns what a name in a directory is, if the directory says this of its type.
 fn look(dir: &OwnedFd, name: &OsStr, kind: FileType) -> Result<Entry, Errno> {
     let open_here = |flags| {
         let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;

@@ -88,7 +88,7 @@ fn unmount_tree_removes_all_and_is_idempotent() {
 /// Mounts something below a directory; what is returned is in use until it is dropped.
 type Mounting = fn(&Path) -> Option<fs::File>;
 
-/// What is mounted, and whether it is idle and found by a walk.
+/// Cases of mounts, and whether the directory is idle and found by a walk.
 const MOUNTINGS: [(&str, Mounting, bool); 11] = [
     ("nothing", |_| None, true),
     (

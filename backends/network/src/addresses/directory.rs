@@ -60,15 +60,15 @@ pub(super) struct LockedDirectory<'a> {
 pub struct Reservation {
     /// The address.
     pub address: IpAddr,
-    /// Who has it.
+    /// Holder of the address.
     pub holder: RecordedHolder,
 }
 
-/// What a file in the directory is, by its name.
+/// Kind of a file in the directory, by its name.
 enum Kind {
     /// That of an address in use.
     Address(IpAddr),
-    /// What a kill has left of the replacement of a file.
+    /// Draft of the replacement of a file, which a kill has left.
     Draft,
     Other,
 }
@@ -212,7 +212,7 @@ impl LockedDirectory<'_> {
         Ok(found)
     }
 
-    /// Who has an address; `None` if it has no file.
+    /// Returns the holder of an address; `None` if it has no file.
     pub(super) fn holder_of(
         &self,
         address: IpAddr,

@@ -13,11 +13,11 @@ pub enum AddressError {
     /// A name cannot be that of a network, a container or an interface.
     #[error("{what} {name:?}: {why}")]
     Name {
-        /// What it should name.
+        /// Kind of object that it should name.
         what: &'static str,
         /// The beginning of the name.
         name: String,
-        /// What it would have to be.
+        /// Condition that it should meet.
         why: &'static str,
     },
     /// Ranges have no address for a container, or do not go together.
@@ -25,7 +25,7 @@ pub enum AddressError {
     Range {
         /// The range.
         range: String,
-        /// What is wrong with it.
+        /// Description of what is wrong with it.
         why: String,
     },
     /// A requested address is not one that the network assigns.
@@ -71,7 +71,7 @@ pub enum AddressError {
         network: String,
         /// The address.
         address: IpAddr,
-        /// Who has it, as its file says.
+        /// Holder of the address, as its file says.
         holder: String,
     },
     /// A range set has no free address.

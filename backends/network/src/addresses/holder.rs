@@ -1,4 +1,4 @@
-//! Who has an address, and how a file says so.
+//! Holders of addresses, and their form in a file.
 
 use std::fmt;
 
@@ -18,14 +18,14 @@ const SHOWN_MAX: usize = 64;
 /// Between the id of the container and the name of the interface.
 const SEPARATOR: &str = "\r\n";
 
-/// Who can have addresses: a container by one of its interfaces, CNI's "attachment".
+/// Holder of addresses: a container by one of its interfaces, CNI's "attachment".
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder {
     container_id: String,
     interface: String,
 }
 
-/// Who has an address, as its file says.
+/// Holder of an address, as its file says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecordedHolder {
     /// A container by one of its interfaces.
@@ -130,7 +130,7 @@ impl Holder {
 // === impl RecordedHolder ===
 
 impl RecordedHolder {
-    /// What the content of a file says. Some file systems have zeros in a file that was not written before a power cut.
+    /// Parses the content of a file. Some file systems have zeros in a file that was not written before a power cut.
     pub(super) fn parse(content: &[u8]) -> Self {
         let text = String::from_utf8_lossy(content);
         let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');

@@ -1,4 +1,4 @@
-//! Which addresses a network assigns: decisions without I/O.
+//! Addresses that a network assigns: decisions without I/O.
 
 use std::collections::HashSet;
 use std::net::IpAddr;

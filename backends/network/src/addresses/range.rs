@@ -23,7 +23,7 @@ pub struct AddressRange {
     gateway: IpAddr,
 }
 
-/// What of a range is not as by default: `rangeStart`, `rangeEnd` and `gateway` of the plugin's configuration.
+/// Parts of a range that are not as by default: `rangeStart`, `rangeEnd` and `gateway` of the plugin's configuration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RangeLimits {
     /// The first address that is assigned. By default the first of a host.

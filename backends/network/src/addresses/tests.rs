@@ -381,7 +381,7 @@ fn addresses_of_a_holder_and_those_of_nobody_are_released_and_no_other() {
     assert_eq!(names(&dir), BTreeSet::from(left.map(str::to_owned)));
 }
 
-/// What a power cut leaves of files that were not written to the disk yet.
+/// A power cut leaves files empty that were not written to the disk yet.
 #[test]
 fn emptied_files_are_released_with_the_addresses_that_a_record_names_or_by_their_holder() {
     let temp = tempfile::tempdir().unwrap();

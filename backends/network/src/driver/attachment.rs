@@ -1,4 +1,4 @@
-//! What is attached: the bridge, the requests, and what is known of an attachment afterwards.
+//! Data of attachments: the bridge, the requests, and what is known of an attachment afterwards.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -17,10 +17,10 @@ pub struct BridgeSettings {
     pub name: LinkName,
     /// Its subnets, of each family at most one.
     pub subnets: Vec<BridgeSubnet>,
-    /// Whether the bridge has the gateway's address of each subnet, by which containers reach the node and others. Else they reach each other
+    /// True if the bridge has the gateway's address of each subnet, by which containers reach the node and others. Else they reach each other
     /// alone.
     pub is_gateway: bool,
-    /// Whether connections to others have the address of the node.
+    /// True if connections to others have the address of the node.
     pub has_masquerade: bool,
     /// The largest packet, in bytes without the Ethernet header; else the kernel's default.
     pub mtu: Option<u32>,
@@ -28,7 +28,7 @@ pub struct BridgeSettings {
     pub addresses_dir: PathBuf,
     /// The owner of its containers, in any spelling: only whether two are equal counts.
     pub owner: String,
-    /// Whether other machines reach containers by their addresses, without a published port.
+    /// True if other machines reach containers by their addresses, without a published port.
     pub direct_routing: bool,
 }
 
@@ -37,7 +37,7 @@ pub struct BridgeSettings {
 pub struct BridgeSubnet {
     /// All its addresses.
     pub subnet: Subnet,
-    /// Which of them containers get, and which is the gateway's.
+    /// Limits of those that containers get, and the one that is the gateway's.
     pub limits: RangeLimits,
 }
 
@@ -59,20 +59,20 @@ pub struct PublishedPort {
 pub struct LimitBits {
     /// The rate, in bits per second.
     pub bits_per_second: u64,
-    /// What may pass at once after a pause, in bits.
+    /// Number of bits that may pass at once after a pause.
     pub burst_bits: u64,
 }
 
 /// The limits of one container.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Of what it receives.
+    /// Limit of what it receives.
     pub into: Option<LimitBits>,
-    /// Of what it sends.
+    /// Limit of what it sends.
     pub out: Option<LimitBits>,
 }
 
-/// What is to be attached.
+/// Container that is to be attached, and its settings.
 #[derive(Debug, Clone)]
 pub struct AttachRequest {
     /// The container, and the name of its interface.
@@ -87,11 +87,11 @@ pub struct AttachRequest {
     pub ports: Vec<PublishedPort>,
     /// Its limits of bandwidth.
     pub limits: Limits,
-    /// Whether it can send only with the addresses that it gets, until [`super::BridgeDriver::unpin`].
+    /// True if it can send only with the addresses that it gets, until [`super::BridgeDriver::unpin`].
     pub is_pinned: bool,
 }
 
-/// What a container has got.
+/// Result of an attachment: what the container has got.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attached {
     /// The host's end of its pair of devices.
@@ -139,7 +139,7 @@ impl BridgeSettings {
         Ok(ranges.collect::<Result<_, _>>()?)
     }
 
-    /// What the tables need to know of it.
+    /// Returns what the tables need to know of it.
     pub(super) fn rules(&self) -> Result<BridgeRules, DriverError> {
         let subnets = self.subnets.iter();
         let subnets = subnets.map(|one| NftSubnet::new(one.subnet.first(), one.subnet.prefix()));

@@ -21,7 +21,7 @@ use crate::netlink::{
 };
 use crate::nft::{NftFamily, NftSubnet};
 
-/// How many host's ends are connected in one batch.
+/// Limit of host's ends that are connected in one batch.
 const CONNECTED_AT_ONCE: usize = 64;
 
 /// A bridge that is ready for a container.

@@ -24,11 +24,11 @@ use crate::netlink::{
 /// The index of the loopback device in every network namespace.
 const LOOPBACK: u32 = 1;
 const LOOPBACK_NAME: &str = "lo";
-/// How often it is looked whether the bridge forwards the frames of a new port, and how long is waited in between. With the spanning tree
+/// Number of looks at whether the bridge forwards the frames of a new port, and the pause between them. With the spanning tree
 /// protocol, which an operator may have switched on, it takes half a minute: the container is not kept waiting for that.
 const LOOKS: usize = 50;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
-/// How kernels without IPv6 refuse to decide on a link-local address: there is none then.
+/// Errors by which kernels without IPv6 refuse to decide on a link-local address: there is none then.
 const WITHOUT_IPV6: &[Errno] = &[Errno::EAFNOSUPPORT, Errno::EOPNOTSUPP, Errno::EINVAL];
 
 impl BridgeDriver {
@@ -174,7 +174,7 @@ fn enable_ipv6(interface: &LinkName) -> Result<(), NetlinkError> {
     set_ipv6(interface, Ipv6Setting::KeepAddrOnDown, 1)
 }
 
-/// What is set inside, in one batch.
+/// Returns the requests for all that is set inside, in one batch.
 fn container_requests(
     link: u32,
     addresses: &[AssignedAddress],

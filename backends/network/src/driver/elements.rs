@@ -1,4 +1,4 @@
-//! Which elements published ports and pins are, which connections ports end, and what their refusal says: pure decisions.
+//! Elements of published ports and pins, the connections that ports end, and the text of their refusal: pure decisions.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ use crate::nft::{
     port_pins,
 };
 
-/// How many ports an error names.
+/// Limit of ports that an error names.
 const NAMED: usize = 8;
 
 /// A published port, and the container that is known to have it.
@@ -58,7 +58,7 @@ fn port_elements(ports: &[PublishedPort], addresses: &[IpAddr]) -> BTreeSet<Elem
     elements
 }
 
-/// Which of the elements that are in a table stay beside the wanted ones while not all attachments are known: they may be of a bridge or a
+/// Lists the elements of a table that stay beside the wanted ones while not all attachments are known: they may be of a bridge or a
 /// container that is not known yet. A table has no two subnets with addresses in common. `known` are the host's ends of the containers that
 /// are known: each pin names one.
 pub(super) fn kept_of_unknown(

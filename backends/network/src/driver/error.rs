@@ -1,4 +1,4 @@
-//! Why a container could not be attached or detached.
+//! Reasons why a container could not be attached or detached.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::addresses::AddressError;
 use crate::netlink::{LinkName, NetlinkError};
 use crate::nft::{NftError, NftFamily};
 
-/// How many ports the kernel gives a bridge: it numbers them with ten bits, from 1 on.
+/// Number of ports that the kernel gives a bridge: it numbers them with ten bits, from 1 on.
 pub(super) const PORTS_MAX: usize = 1023;
 
 /// Failure of a call of [`crate::driver`].
@@ -29,9 +29,9 @@ pub enum DriverError {
     NotRestored {
         /// The names of their families.
         families: String,
-        /// What may be open meanwhile.
+        /// Description of what may be open meanwhile.
         open: String,
-        /// Why the first one could not.
+        /// Reason why the first one could not.
         source: NftError,
     },
     /// There is a device of the bridge's name that is no bridge.
@@ -63,7 +63,7 @@ pub enum DriverError {
     BridgeFull {
         /// The name of the bridge.
         bridge: String,
-        /// What the kernel refused.
+        /// Refusal of the kernel.
         source: NetlinkError,
     },
     /// The node would lose addresses and routes of IPv6.
@@ -81,9 +81,9 @@ pub enum DriverError {
     PortTaken {
         /// The port, or those that were to be published, as far as an error names them.
         ports: String,
-        /// Where it leads, and whose that is, as far as it is known.
+        /// Destination of the port, and whose that is, as far as it is known.
         target: String,
-        /// What the kernel refused.
+        /// Refusal of the kernel.
         source: NftError,
     },
     /// A failed attachment could not be undone.
@@ -91,7 +91,7 @@ pub enum DriverError {
     NotUndone {
         /// The first failure.
         source: Box<DriverError>,
-        /// Why it could not be undone.
+        /// Reason why it could not be undone.
         undo: Box<DriverError>,
     },
 }

@@ -10,10 +10,10 @@ use switchyard_linux::report;
 use super::attachment::PublishedPort;
 use crate::nft::{Conntrack, Flows, NftError, NftSubnet, is_lasting};
 
-/// How many wait at most until somebody asks for their removal.
+/// Limit of entries that wait until somebody asks for their removal.
 const WAITING_MAX: usize = 4096;
 
-/// What is to be removed.
+/// Connections that are to be removed.
 #[derive(Debug, Default)]
 pub(super) struct PastFlows {
     /// Held only while some are added or taken out.

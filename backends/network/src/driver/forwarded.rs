@@ -1,4 +1,4 @@
-//! What the bridges forward, where iptables drops by a policy.
+//! Rules for what the bridges forward, where iptables drops by a policy.
 
 use std::collections::BTreeSet;
 

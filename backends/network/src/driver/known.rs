@@ -1,4 +1,4 @@
-//! What is known of one bridge: what the tables need of it, and whether this process has set it up.
+//! Facts about one bridge: what the tables need of it, and whether this process has set it up.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,11 +10,11 @@ use crate::nft::{BridgeName, BridgeRules, Element, NftSubnet};
 #[derive(Debug, Clone)]
 pub(super) struct KnownBridge {
     pub(super) rules: BridgeRules,
-    /// Whether tables are kept for it also while nothing is attached.
+    /// True if tables are kept for it also while nothing is attached.
     pub(super) is_kept: bool,
     /// The index of the device whose settings were made by this process.
     pub(super) device: Option<u32>,
-    /// Whether a former process has left a device of its name.
+    /// True if a former process has left a device of its name.
     pub(super) was_there: bool,
 }
 

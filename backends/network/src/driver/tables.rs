@@ -1,4 +1,4 @@
-//! What all bridges of one instance of the daemon share: the tables, the sockets, and what is known of bridges and containers.
+//! State that all bridges of one instance of the daemon share: the tables, the sockets, and what is known of bridges and containers.
 //!
 //! Longer than 500 lines because all of this is behind one lock, in whose order it has to be read.
 
@@ -33,7 +33,7 @@ pub struct BridgeTables {
     name: TableName,
     /// The group of all links.
     group: u32,
-    /// Which bridges reach each other.
+    /// Choice of the bridges that reach each other.
     isolation: Isolation,
     /// Pairs of bridges that reach each other all the same.
     isolation_allow: Vec<(BridgeName, BridgeName)>,
@@ -43,7 +43,7 @@ pub struct BridgeTables {
     pub(super) past: PastFlows,
 }
 
-/// What one thread at a time works with.
+/// State with which one thread at a time works.
 #[derive(Debug, Default)]
 pub(super) struct State {
     kernel: Option<Kernel>,
@@ -55,13 +55,13 @@ pub(super) struct State {
     refused: BTreeSet<LinkName>,
     /// The families of all subnets that a bridge had so far, which have a table each.
     families: BTreeSet<NftFamily>,
-    /// Whether the attachments of all former processes are known: until then nothing is taken for something that a kill has left.
+    /// True if the attachments of all former processes are known: until then nothing is taken for something that a kill has left.
     knows_all: bool,
     /// The families whose tables could not be restored when that was last tried: they may lack rules, also if they take elements.
     pub(super) behind: BTreeSet<NftFamily>,
 }
 
-/// What became of the tables of all families in a repair.
+/// Outcome of a repair of the tables of all families.
 struct Restored {
     repairs: Vec<(NftFamily, Repair)>,
     /// Those that could not be restored.
@@ -78,7 +78,7 @@ pub(super) struct Kernel {
 /// A container on one of the bridges.
 #[derive(Debug)]
 pub(super) struct KnownAttachment {
-    /// Who has the addresses.
+    /// Holder of the addresses.
     pub(super) holder: Holder,
     /// The name of its bridge.
     pub(super) bridge: LinkName,
@@ -165,13 +165,13 @@ impl State {
         }
     }
 
-    /// Whether somebody needs the tables.
+    /// Returns whether somebody needs the tables.
     fn is_needed(&self) -> bool {
         !self.attachments.is_empty() || self.bridges.values().any(|bridge| bridge.is_kept)
     }
 
-    /// What the tables have of a bridge. As long as there is none of its name, others beyond the node may have its subnets, and the node may
-    /// forward their packets: nothing is said of these subnets then. That is not known before the attachments of former processes are.
+    /// Returns the rules of a bridge. As long as there is none of its name, others beyond the node may have its subnets, and the node
+    /// may forward their packets: nothing is said of these subnets then. That is not known before the attachments of former processes are.
     fn rules_of(&self, name: &LinkName, known: &KnownBridge) -> BridgeRules {
         let mut rules = known.rules.clone();
         let has_containers = || self.attachments.values().any(|one| one.bridge == *name);
@@ -236,7 +236,7 @@ impl BridgeTables {
         self
     }
 
-    /// What is to be in the tables, of all families.
+    /// Lists what is to be in the tables, of all families.
     fn elements(&self, state: &State) -> BTreeSet<Element> {
         let bridges = state.bridges.iter();
         let rules: Vec<_> = bridges

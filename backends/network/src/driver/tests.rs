@@ -348,7 +348,7 @@ fn detached_container_leaves_no_port_and_no_address() {
     });
 }
 
-/// What the kernel has in a table.
+/// Returns what the kernel has in a table.
 fn elements_of(family: NftFamily) -> BTreeSet<Element> {
     let mut tables = NftTables::open(TableName::default()).unwrap();
     let table = tables.read(family).unwrap();

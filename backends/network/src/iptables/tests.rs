@@ -21,10 +21,10 @@ const DOCKER: &str = "-A FORWARD -j DOCKER-USER";
 /// An operator's, as the documentation once advised.
 const BY_HAND: &str = "-A FORWARD -i sw0 -j ACCEPT";
 
-/// What a case shows, the listed chain, whether the bridge is needed, and how many rules are then added and removed.
+/// Fact that a case shows, the listed chain, whether the bridge is needed, and how many rules are then added and removed.
 type Case<'a> = (&'a str, &'a [&'a str], bool, (usize, usize));
 
-/// How many rules are added and removed.
+/// Counts the rules that are added and removed.
 fn counts(plan: &ChainPlan) -> (usize, usize) {
     (plan.add.len(), plan.remove.len())
 }
@@ -40,7 +40,7 @@ fn bridge(name: &str) -> BridgeRules {
     }
 }
 
-/// What these bridges need in the filter of IPv4.
+/// Lists what these bridges need in the filter of IPv4.
 fn wanted(bridges: &[&str]) -> Vec<String> {
     let bridges = bridges.iter().map(|name| bridge(name));
     bridges
@@ -216,7 +216,7 @@ fn chain(program: &str) -> Vec<String> {
     listed.lines().map(str::to_owned).collect()
 }
 
-/// What was changed for bridges, each of an instance of its own.
+/// Returns what was changed for bridges, each of an instance of its own.
 fn changes(instance: &str, bridges: &[BridgeRules]) -> Vec<(&'static str, usize, usize)> {
     let table = match instance {
         "sw0" => TableName::default(),

@@ -23,16 +23,16 @@ const TCMSG: usize = 20;
 const INGRESS: u32 = 0xffff_0000;
 /// A frame's header beside the packet: Ethernet with one tag of a VLAN.
 const FRAME_HEADER: u64 = 18;
-/// How long a packet may wait, in milliseconds, before others are dropped: as the CNI plugin has it.
+/// Limit of the time that a packet may wait, in milliseconds, before others are dropped: as the CNI plugin has it.
 const LATENCY_MS: u64 = 25;
 
 /// A limit of what a device sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     bytes_per_second: u64,
-    /// What may be sent at once after a pause, in bytes.
+    /// Number of bytes that may be sent at once after a pause.
     burst: u32,
-    /// What may wait, in bytes.
+    /// Number of bytes that may wait.
     queue: u32,
 }
 

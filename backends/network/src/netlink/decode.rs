@@ -15,7 +15,7 @@ pub(crate) struct Message<'a> {
     pub(crate) kind: u16,
     pub(crate) flags: u16,
     pub(crate) sequence: u32,
-    /// What follows its header.
+    /// Content after its header.
     pub(crate) body: &'a [u8],
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Message<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) errno: Errno,
-    /// What the kernel says beside the number.
+    /// Text of the kernel beside the number.
     pub(crate) text: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Why something could not be done by netlink.
+//! Reasons why something could not be done by netlink.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,9 +12,9 @@ pub enum NetlinkError {
     /// The kernel has refused a request. Requests before and after it in the same batch may have been carried out.
     #[error("cannot {doing}{}", said(text.as_deref()))]
     Refused {
-        /// What was asked.
+        /// Action that was requested.
         doing: String,
-        /// What the kernel says beside the number, where it says something.
+        /// Text of the kernel beside the number, where it gives one.
         text: Option<String>,
         /// The reason.
         source: Errno,
@@ -22,7 +22,7 @@ pub enum NetlinkError {
     /// The socket has failed. Requests that were sent may have been carried out.
     #[error("cannot {doing}")]
     Socket {
-        /// What was asked.
+        /// Action that was requested.
         doing: String,
         /// The reason.
         source: io::Error,
@@ -30,31 +30,31 @@ pub enum NetlinkError {
     /// The kernel has not answered in time. Requests that were sent may have been carried out.
     #[error("cannot {doing}: the kernel has not answered within {seconds} s")]
     Timeout {
-        /// What was asked.
+        /// Action that was requested.
         doing: String,
-        /// How long it was waited for.
+        /// Time that was waited for it.
         seconds: u64,
     },
     /// The kernel's answer cannot be understood.
     #[error("cannot {doing}: the kernel's answer is not understood: {reason}")]
     Malformed {
-        /// What was asked.
+        /// Action that was requested.
         doing: String,
-        /// What is wrong with it.
+        /// Description of what is wrong with it.
         reason: &'static str,
     },
-    /// What was to be read has changed in each attempt to read it.
+    /// Data that was to be read has changed in each attempt to read it.
     #[error("cannot {doing}: it changed during each of {tries} attempts; try again")]
     Unsteady {
-        /// What was asked.
+        /// Action that was requested.
         doing: String,
-        /// How often it was tried.
+        /// Number of attempts.
         tries: u32,
     },
     /// A request is longer than netlink allows. Nothing was sent.
     #[error("cannot {doing}: the request is too long for netlink")]
     TooLong {
-        /// What was asked.
+        /// Action that was requested.
         doing: String,
     },
     /// There are more requests than the kernel's answers have room for. Nothing was sent.
@@ -62,9 +62,9 @@ pub enum NetlinkError {
         "{requests} requests to the kernel at once are too many: at most {most} can be answered"
     )]
     TooMany {
-        /// How many there are.
+        /// Number of requests.
         requests: usize,
-        /// How many there may be.
+        /// Limit of requests.
         most: usize,
     },
     /// Events were lost, because they were not read in time: what they told must be looked at.
@@ -81,15 +81,15 @@ pub enum NetlinkError {
     /// An address or a length of a prefix is impossible.
     #[error("cannot use {value}: {reason}")]
     Value {
-        /// What was given.
+        /// Value that was given.
         value: String,
-        /// What is wrong with it.
+        /// Description of what is wrong with it.
         reason: &'static str,
     },
     /// A network namespace could not be opened or entered.
     #[error("cannot {doing} {}", path.display())]
     Namespace {
-        /// What was asked.
+        /// Action that was requested.
         doing: &'static str,
         /// The file of the namespace.
         path: PathBuf,
@@ -105,7 +105,7 @@ pub enum NetlinkError {
     /// A kernel parameter could not be read or written.
     #[error("cannot {doing} the kernel parameter {}", path.display())]
     Parameter {
-        /// What was asked: to read, or to set it to a value.
+        /// Action that was requested: to read, or to set it to a value.
         doing: String,
         /// Its file, in the namespace of the thread.
         path: PathBuf,

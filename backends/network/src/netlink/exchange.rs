@@ -1,4 +1,4 @@
-//! Which answers a batch of requests still waits for: what a datagram of the kernel changes, without a socket.
+//! Answers that a batch of requests still waits for: what a datagram of the kernel changes, without a socket.
 
 use super::decode::{Refusal, Torn, acknowledgement, end_of_dump, messages};
 use super::error::NetlinkError;
@@ -15,7 +15,7 @@ const REPLY_BYTES_MAX: usize = 64 << 20;
 pub struct Received {
     /// Its type, such as `RTM_NEWLINK`.
     pub kind: u16,
-    /// What follows its header: the fixed part of the family, and attributes.
+    /// Content after its header: the fixed part of the family, and attributes.
     pub body: Vec<u8>,
 }
 
@@ -27,13 +27,13 @@ pub(crate) struct Exchange<'a> {
     first: u32,
     answers: Vec<Answer>,
     bytes: usize,
-    /// Whether a message for which no answer was asked has been refused: then others are perhaps not answered.
+    /// True if a message for which no answer was asked has been refused: then others are perhaps not answered.
     is_broken_off: bool,
-    /// Whether what was read has changed meanwhile.
+    /// True if what was read has changed meanwhile.
     pub(crate) is_interrupted: bool,
 }
 
-/// What the kernel has said to one request.
+/// Answer of the kernel to one request.
 #[derive(Debug, Default)]
 struct Answer {
     outcome: Option<Result<(), Refusal>>,
@@ -103,7 +103,7 @@ impl<'a> Exchange<'a> {
         Ok(())
     }
 
-    /// What was asked, for errors about the batch as a whole.
+    /// Returns what was asked, for errors about the batch as a whole.
     pub(crate) fn doing(&self) -> String {
         let mut all = self.requests.iter().zip(&self.answers);
         let first = all

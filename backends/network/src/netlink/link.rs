@@ -19,7 +19,7 @@ use super::uapi::{
 /// Length of `struct ifinfomsg`.
 const IFINFOMSG: usize = 16;
 
-/// What all new devices have.
+/// Settings that all new devices have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewLink {
     /// Its name.
@@ -69,13 +69,13 @@ pub struct Link {
     pub master: Option<u32>,
     /// Its group.
     pub group: u32,
-    /// Whether it was set up; it may be without a carrier.
+    /// True if it was set up; it may be without a carrier.
     pub is_up: bool,
     /// As a port of a bridge, whether it forwards already.
     pub port: Option<PortState>,
 }
 
-/// What a bridge does with frames of a port.
+/// Treatment by a bridge of the frames of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PortState {
     /// It drops them: the kernel has not seen the carrier of the port yet, or something else withholds it.
@@ -88,13 +88,13 @@ pub enum PortState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Ipv4Setting {
-    /// Whether packets that arrive there are routed on: 0 or 1.
+    /// Routing of packets that arrive there: 0 or 1.
     Forwarding = 1,
-    /// Whether a packet is dropped whose source is reached by another device: 0, 1 (strictly), 2 (loosely).
+    /// Check that the source of a packet is reached by the same device, else it is dropped: 0 (none), 1 (strictly), 2 (loosely).
     RpFilter = 8,
-    /// Whether its address is announced when it is set up: 0 or 1.
+    /// Announcement of its address when it is set up: 0 or 1.
     ArpNotify = 22,
-    /// Whether addresses of 127/8 may be routed to it: 0 or 1.
+    /// Permission to route addresses of 127/8 to it: 0 or 1.
     RouteLocalnet = 26,
 }
 
@@ -355,7 +355,7 @@ pub fn derive_link_local(link: &LinkRef) -> Request {
     change(link, doing).with(|all| put_link_local(all, IN6_ADDR_GEN_MODE_EUI64))
 }
 
-/// How a link-local address is made: `IN6_ADDR_GEN_MODE_…`.
+/// Sets how a link-local address is made: `IN6_ADDR_GEN_MODE_…`.
 fn put_link_local(all: &mut Attributes, mode: u8) {
     all.nest(IFLA_AF_SPEC, |families| {
         families.nest(AF_INET6.into(), |inet6| {

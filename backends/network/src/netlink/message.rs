@@ -11,7 +11,7 @@ use super::uapi::{NLA_F_NESTED, NLA_HDRLEN, NLM_F_ACK, NLM_F_REQUEST, NLMSG_HDRL
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Attributes {
     bytes: Vec<u8>,
-    /// Whether an attribute is longer than its length can say: 65,535 bytes with its header.
+    /// True if an attribute is longer than its length can say: 65,535 bytes with its header.
     is_too_long: bool,
 }
 
@@ -20,7 +20,7 @@ pub struct Attributes {
 pub struct Request {
     kind: u16,
     flags: u16,
-    /// What errors say that was asked, such as `make the bridge sw0`.
+    /// Description for errors of what was asked, such as `make the bridge sw0`.
     doing: String,
     /// The fixed part of the family, and the attributes.
     body: Attributes,
@@ -140,7 +140,7 @@ impl Request {
         self
     }
 
-    /// What was asked, for errors.
+    /// Returns what was asked, for errors.
     #[must_use]
     pub fn doing(&self) -> &str {
         &self.doing

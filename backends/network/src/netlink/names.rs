@@ -1,4 +1,4 @@
-//! What requests are about: names and addresses that are checked before the kernel sees them.
+//! Names and addresses in requests, which are checked before the kernel sees them.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -225,7 +225,7 @@ impl IpPrefix {
         self.address
     }
 
-    /// How many of its first bits name its network.
+    /// Returns how many of its first bits name its network.
     #[must_use]
     pub const fn length(self) -> u8 {
         self.length

@@ -26,7 +26,7 @@ pub struct Neighbour {
     pub address: IpAddr,
     /// Its hardware address.
     pub mac: Mac,
-    /// Whether it stays until it is deleted. The kernel forgets others.
+    /// True if it stays until it is deleted. The kernel forgets others.
     pub is_permanent: bool,
 }
 

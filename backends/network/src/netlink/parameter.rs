@@ -18,7 +18,7 @@ const TOLD: u32 = 0x0004_0000;
 /// The flag of an address that does not expire, and so was not learnt.
 const PERMANENT: u8 = 0x80;
 
-/// Which addresses are meant.
+/// Family of the addresses that are meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IpFamily {
     /// IPv4.
@@ -30,13 +30,13 @@ pub enum IpFamily {
 /// A setting of IPv6 of a device, for which there is no request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ipv6Setting {
-    /// Whether advertisements of routers give it addresses and routes: 0 (never), 1 (unless packets are forwarded), 2 (always).
+    /// Use of advertisements of routers for its addresses and routes: 0 (never), 1 (unless packets are forwarded), 2 (always).
     AcceptRa,
-    /// Whether it is asked first whether somebody else has an address: 0 or 1.
+    /// Check first whether somebody else has an address: 0 or 1.
     AcceptDad,
-    /// Whether it has no IPv6: 0 or 1.
+    /// Absence of IPv6: 0 or 1.
     DisableIpv6,
-    /// Whether addresses stay when it is set down: 0 or 1.
+    /// Preservation of addresses when it is set down: 0 or 1.
     KeepAddrOnDown,
 }
 

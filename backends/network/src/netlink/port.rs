@@ -1,4 +1,4 @@
-//! What a bridge does with one of its ports.
+//! Settings for what a bridge does with one of its ports.
 
 use super::link::header;
 use super::message::Request;
@@ -11,13 +11,13 @@ use super::uapi::{
 /// Settings of a port of a bridge; what is `None` stays as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PortFlags {
-    /// Whether a frame may leave by the port by which it came: a container reaches its own published port.
+    /// True if a frame may leave by the port by which it came: a container reaches its own published port.
     pub hairpin: Option<bool>,
-    /// Whether frames of other ports with this flag are kept away from it: neighbours do not reach each other, the node reaches both.
+    /// True if frames of other ports with this flag are kept away from it: neighbours do not reach each other, the node reaches both.
     pub isolated: Option<bool>,
-    /// Whether the bridge learns hardware addresses from its frames.
+    /// True if the bridge learns hardware addresses from its frames.
     pub learning: Option<bool>,
-    /// Whether it gets frames for hardware addresses that the bridge does not know.
+    /// True if it gets frames for hardware addresses that the bridge does not know.
     pub unicast_flood: Option<bool>,
 }
 

@@ -22,11 +22,11 @@ const RTMSG: usize = 12;
 /// A way to other machines, by one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
-    /// Who is reached by it. Bits of a host are left out.
+    /// Destination of the route. Bits of a host are left out.
     pub to: IpPrefix,
     /// The machine that passes packets on; else all are reached directly.
     pub gateway: Option<IpAddr>,
-    /// Whether the gateway is taken for a neighbour although no address of the device is in its network.
+    /// True if the gateway is taken for a neighbour although no address of the device is in its network.
     pub is_on_link: bool,
     /// The index of the device.
     pub link: u32,
@@ -34,7 +34,7 @@ pub struct Route {
     pub source: Option<IpAddr>,
     /// The routing table; 254 is the one that is asked without rules.
     pub table: u32,
-    /// Of two routes to the same addresses, the one with the lower number is used. The kernel takes 0 of IPv6 for 1024.
+    /// Rank among routes to the same addresses: the one with the lower number is used. The kernel takes 0 of IPv6 for 1024.
     pub metric: u32,
 }
 

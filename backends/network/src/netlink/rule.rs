@@ -16,9 +16,9 @@ const FIB_RULE_HDR: usize = 12;
 /// Packets from and to these addresses are routed by a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// Where they come from; all addresses of a family are those of a prefix of length 0.
+    /// Source of the packets; all addresses of a family are those of a prefix of length 0.
     pub from: IpPrefix,
-    /// Where they go to, if that matters: of the same family.
+    /// Destination of the packets, if that matters: of the same family.
     pub to: Option<IpPrefix>,
     /// The device by which they arrive, if that matters.
     pub arriving_by: Option<LinkName>,

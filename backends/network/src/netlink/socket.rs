@@ -32,14 +32,14 @@ use super::uapi::{
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 /// The most requests at once to which the kernel answers: their answers fit into a receive buffer of the default size.
 const ANSWERED_MAX: usize = 128;
-/// How often a list is read again that has changed while it was read.
+/// Limit of attempts to read a list that has changed while it was read.
 const LIST_TRIES: u32 = 5;
 /// The longest datagram of the kernel: it sends parts of lists of up to 32 KiB.
 const DATAGRAM_MAX: usize = 64 << 10;
 /// Send and receive buffers, for which the kernel needs CAP_NET_ADMIN; without it, those of the node's default size remain.
 const BUFFER: usize = 1 << 20;
 
-/// What a socket is about.
+/// Subsystem of the kernel to which a socket leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
     /// Links, addresses, routes, neighbours, rules and queueing disciplines: rtnetlink(7).

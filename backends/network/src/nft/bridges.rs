@@ -1,11 +1,11 @@
-//! Which elements the bridges of a node have, and so which bridges reach each other: a pure decision.
+//! Elements of the bridges of a node, which decide which bridges reach each other: a pure decision.
 
 use std::collections::BTreeSet;
 
 use super::element::Element;
 use super::family::{BridgeName, NftSubnet};
 
-/// Which bridges reach each other other than by published ports. Each reaches itself always.
+/// Choice of the bridges that reach each other other than by published ports. Each reaches itself always.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Isolation {
     /// All do.
@@ -16,7 +16,7 @@ pub enum Isolation {
     Owner,
 }
 
-/// What the tables need to know of one of our bridges.
+/// Facts about one of our bridges that the tables need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BridgeRules {
     /// Its name.
@@ -25,11 +25,11 @@ pub struct BridgeRules {
     pub owner: String,
     /// The subnets of its containers, of both families.
     pub subnets: Vec<NftSubnet>,
-    /// Whether the node is the gateway of its containers. Else these reach only each other.
+    /// True if the node is the gateway of its containers. Else these reach only each other.
     pub is_gateway: bool,
-    /// Whether connections to the outside have the address of the node.
+    /// True if connections to the outside have the address of the node.
     pub masquerade: bool,
-    /// Whether other machines reach containers by their addresses, without a published port.
+    /// True if other machines reach containers by their addresses, without a published port.
     pub direct_routing: bool,
 }
 

@@ -37,7 +37,7 @@ const DESTINATION_PORT: u16 = 3;
 const DST_NAT: u32 = 0x20;
 /// `NLA_F_NESTED` is set by the writer; an attribute that is copied needs it too.
 const NESTED: u16 = 1 << 15;
-/// How many deletions are sent at once: each has an answer, and all answers must fit in the socket's buffer.
+/// Limit of deletions that are sent at once: each has an answer, and all answers must fit in the socket's buffer.
 const AT_ONCE: usize = 256;
 
 /// Returns whether a connection of the protocol lasts as long as a client sends, whoever answers. One of TCP begins again by itself.

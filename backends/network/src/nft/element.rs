@@ -20,7 +20,7 @@ const ELEMENT_FLAGS: u16 = 3;
 const ELEMENT_EXPIRES: [u16; 2] = [4, 5];
 /// `NFT_SET_ELEM_INTERVAL_END`: the interval that began below ends before this key.
 const INTERVAL_END: u32 = 1;
-/// What follows a hardware address in a key.
+/// Padding after a hardware address in a key.
 const MAC_PADDING: [u8; 2] = [0, 0];
 
 /// An element of a set or map: what one more container, port or bridge adds.
@@ -268,7 +268,7 @@ pub(super) struct DumpedElements {
     elements: BTreeSet<Element>,
     starts: BTreeSet<IpAddr>,
     ends: BTreeSet<IpAddr>,
-    /// How many are not understood: they are not ours.
+    /// Number of elements that are not understood: they are not ours.
     pub(super) foreign: usize,
 }
 

@@ -20,7 +20,7 @@ pub enum NftError {
     /// A question to the kernel failed.
     #[error("cannot {doing}")]
     Query {
-        /// What was asked, as a verb phrase.
+        /// Question that was asked, as a verb phrase.
         doing: String,
         /// The error of the kernel.
         #[source]
@@ -49,9 +49,9 @@ pub enum NftError {
     /// Others changed rules between each look and the change that followed it.
     #[error("cannot {doing}: other programs changed rules during each of {tries} tries; try again")]
     Contended {
-        /// What was tried, as a verb phrase.
+        /// Change that was tried, as a verb phrase.
         doing: String,
-        /// How often.
+        /// Number of attempts.
         tries: usize,
     },
     /// The kernel did not say whether it did a transaction.

@@ -20,7 +20,7 @@ pub enum NftFamily {
     Ip4,
     /// IPv6: tables of the family `ip6`.
     Ip6,
-    /// What comes by a port of a bridge, whatever it is: tables of the family `bridge`.
+    /// Frames that come by a port of a bridge, whatever they are: tables of the family `bridge`.
     Bridge,
 }
 

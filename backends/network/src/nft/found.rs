@@ -1,4 +1,4 @@
-//! What the kernel has of a table, and which steps make it what it should be.
+//! Content of a table in the kernel, and the steps that make it what it should be.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use super::transaction::{
     SET_NAME, SetShape, TABLE_FLAGS, TABLE_NAME, TableStep, element_steps, table_steps,
 };
 
-/// What the kernel keeps of a chain, rules aside.
+/// Parameters that the kernel keeps of a chain, rules aside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ChainShape {
     kind: String,
@@ -33,7 +33,7 @@ struct Structure {
     chains: BTreeMap<String, ChainShape>,
     /// The rules of each chain, in their order.
     rules: BTreeMap<String, Vec<Vec<Expression>>>,
-    /// How many chains, sets and rules have a form that ours never have.
+    /// Number of chains, sets and rules with a form that ours never have.
     foreign: usize,
 }
 
@@ -42,22 +42,22 @@ struct Structure {
 pub struct FoundTable {
     structure: Structure,
     elements: BTreeSet<Element>,
-    /// How many elements are not understood.
+    /// Number of elements that are not understood.
     foreign: usize,
 }
 
-/// What a repair of a table changed.
+/// Changes by a repair of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repair {
     /// Nothing: all was as it should be.
     Nothing,
     /// Elements.
     Elements {
-        /// How many were missing.
+        /// Number of elements that were missing.
         added: usize,
-        /// How many of these are published ports.
+        /// Number of these that are published ports.
         ports: usize,
-        /// How many should not be there.
+        /// Number of elements that should not be there.
         removed: usize,
     },
     /// The table was missing, or had other sets, chains or rules, and was made anew.

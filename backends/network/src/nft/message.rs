@@ -139,7 +139,7 @@ pub(super) struct NfMessage<'a> {
     pub(super) port: u32,
     /// The whole message with its header, up to the end of what was received.
     pub(super) raw: &'a [u8],
-    /// Whether all of it was received.
+    /// True if all of it was received.
     pub(super) whole: bool,
 }
 

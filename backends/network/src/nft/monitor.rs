@@ -21,12 +21,12 @@ const SUBSYSTEM: u16 = 0xff00;
 /// Datagrams that one call reads, so that a program which changes rules all the time does not keep it busy.
 const MAX_READ: usize = 256;
 
-/// What a monitor noticed since it was last read.
+/// Changes that a monitor noticed since it was last read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NftNotice {
     /// The families whose table was changed by others.
     pub families: BTreeSet<NftFamily>,
-    /// Whether there may be more to read at once.
+    /// True if there may be more to read at once.
     pub more: bool,
 }
 

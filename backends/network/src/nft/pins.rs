@@ -1,4 +1,4 @@
-//! Which addresses a container may send with: a pure decision.
+//! Addresses that a container may send with: a pure decision.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};

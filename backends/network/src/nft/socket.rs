@@ -16,7 +16,7 @@ use super::message::{
 
 /// The size of the largest transaction, in bytes: more than 100,000 elements.
 pub(super) const MAX_SEND: usize = 16 << 20;
-/// How many bytes of the send buffer the kernel may need for itself.
+/// Number of bytes of the send buffer that the kernel may need for itself.
 const SEND_OVERHEAD: usize = 32;
 /// Room for answers and notifications that are not yet read, in bytes. A transaction with many errors has an answer for each, and an
 /// answer repeats the message.
@@ -26,7 +26,7 @@ const RECEIVE_BUFFER: usize = 4 << 20;
 const MAX_DATAGRAM: usize = 64 << 10;
 /// The most that is kept of a dump, in bytes.
 const MAX_DUMP: usize = 64 << 20;
-/// How often a dump is repeated because something changed meanwhile.
+/// Limit of attempts at a dump, which is repeated because something changed meanwhile.
 const DUMP_TRIES: usize = 5;
 /// Time for an answer. The kernel answers within the send, so this is only a guard against a hang.
 const ANSWER_SECONDS: i64 = 5;
@@ -45,7 +45,7 @@ pub(super) struct NfSocket {
     port: u32,
     sequence: u32,
     buffer: Vec<u8>,
-    /// How many bytes a send may have.
+    /// Limit of the size of a send, in bytes.
     pub(super) longest_send: usize,
 }
 

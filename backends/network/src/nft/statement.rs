@@ -29,14 +29,14 @@ pub(super) const ROUTER_ADVERTISEMENT: u8 = 134;
 pub(super) const NEIGHBOUR_SOLICITATION: u8 = 135;
 pub(super) const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 pub(super) const REDIRECT: u8 = 137;
-/// Where `::1` differs from the address of all zeroes.
+/// Address `::1`, which never leaves a node.
 const LOOPBACK6: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 /// The sender of a packet of IPv6 that has no address yet.
 const UNSPECIFIED6: [u8; 16] = [0; 16];
 /// The first byte of the addresses of IPv4 that never leave a node.
 const LOOPBACK4: u8 = 127;
 
-/// What a frame carries: the number after the hardware addresses.
+/// Protocol of a frame: the number after the hardware addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EtherType {
     Ip4,
@@ -357,7 +357,7 @@ fn destination_type() -> Expression {
     }
 }
 
-/// Whether these bits of what conntrack knows are all zero, or are not.
+/// Matches if these bits of what conntrack knows are all zero, or if they are not.
 fn conntrack(key: u32, bits: u32, is_zero: bool) -> Vec<Expression> {
     vec![
         Expression::Conntrack { key, to: FIRST },

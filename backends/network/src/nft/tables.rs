@@ -28,10 +28,10 @@ const GET_GENERATION: u16 = 16;
 const GENERATION_ID: u16 = 1;
 /// The name of the table that is never made.
 const PROBE_TABLE: &str = "switchyard_probe";
-/// How often a change that follows a look is tried while other programs change rules.
+/// Limit of attempts at a change that follows a look, while other programs change rules.
 const TRIES: usize = 3;
 
-/// How many elements are looked for at once: each has an answer, and all answers must fit in the socket's buffer.
+/// Limit of elements that are looked for at once: each has an answer, and all answers must fit in the socket's buffer.
 const LOOKS_AT_ONCE: usize = 256;
 
 /// One change of elements.
@@ -39,7 +39,7 @@ const LOOKS_AT_ONCE: usize = 256;
 pub struct ElementChange {
     /// The table.
     pub family: NftFamily,
-    /// Whether it is added; else it is removed.
+    /// True if it is added; else it is removed.
     pub add: bool,
     /// The element.
     pub element: Element,

@@ -67,7 +67,7 @@ pub(super) struct TableStep {
     pub(super) action: Action,
 }
 
-/// What a step does.
+/// Change that a step makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Action {
     AddTable,
@@ -86,11 +86,11 @@ pub(super) struct Transaction {
     pub(super) bytes: Vec<u8>,
     /// The sequence number of its beginning. Each step has the next one.
     pub(super) first: u32,
-    /// How many steps it has.
+    /// Number of its steps.
     pub(super) steps: u32,
 }
 
-/// What became of a transaction.
+/// Outcome of a transaction.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// All was done.
@@ -313,7 +313,7 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// What the kernel keeps of a set, elements aside.
+/// Parameters that the kernel keeps of a set, elements aside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SetShape {
     pub(super) flags: u32,

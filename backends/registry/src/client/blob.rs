@@ -41,7 +41,7 @@ pub struct Blob {
     /// itself.
     hasher: Option<Hasher>,
     body: Option<Body>,
-    /// What is downloaded behind the body, or behind the offset if there is none.
+    /// Ranges that are downloaded behind the body, or behind the offset if there is none.
     ahead: RangesAhead,
     /// Index of the host in use, among those that may pull.
     host: usize,
@@ -286,7 +286,7 @@ impl Blob {
         self.ahead.clear();
     }
 
-    /// What the host in use has answered so far; `None` if there is no host.
+    /// Returns what the host in use has answered so far; `None` if there is no host.
     fn range_use(&self) -> Option<&RangeUse> {
         let hosts = self.pull.capable(|host| host.pull, &self.what).ok()?;
         let asked = hosts.get(self.host.min(hosts.len() - 1))?;

@@ -38,7 +38,7 @@ struct Inner {
 #[derive(Debug)]
 pub(super) struct PullHost {
     pub(super) host: Host,
-    /// What its answers have shown so far: one host may be near and another one far away.
+    /// Facts that its answers have shown so far: one host may be near and another one far away.
     pub(super) range_use: RangeUse,
 }
 

@@ -1,9 +1,9 @@
-//! Whether the blobs of one pull are downloaded in ranges from a host, by what it has answered so far.
+//! Decision whether the blobs of one pull are downloaded in ranges from a host, by what it has answered so far.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What the requests of a pull to one host have shown of it.
+/// Facts that the requests of a pull to one host have shown of it.
 #[derive(Debug)]
 pub(super) struct RangeUse {
     /// The shortest time that a response has taken to begin, in microseconds; `u64::MAX` before the first.

@@ -7,7 +7,7 @@ use crate::{Error, Host};
 #[derive(Debug, Default)]
 pub(super) struct SkippedHosts(Option<(Weight, Error)>);
 
-/// How much an error tells of why an image cannot be had, least first.
+/// Measure of how much an error tells of why an image cannot be had, least first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Weight {
     /// The host was not reached, or did not go on.

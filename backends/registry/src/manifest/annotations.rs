@@ -7,7 +7,7 @@ use std::fmt;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// What the keys of these annotations begin with.
+/// Prefix of the keys of these annotations.
 pub const SNAPSHOT_ANNOTATION: &str = "containerd.io/snapshot/";
 
 /// Maximum number of annotations of one descriptor that are kept. The tools that build images for remote snapshotters set up

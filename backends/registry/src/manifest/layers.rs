@@ -1,4 +1,4 @@
-//! Which descriptors are layers, and how they are compressed, by their media types.
+//! Descriptors that are layers, and their compression, by their media types.
 
 use super::Descriptor;
 use crate::error::shown;
@@ -20,7 +20,7 @@ const LAYERS: [(&str, Compression, bool); 11] = [
     ("application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", Compression::Gzip, true),
 ];
 
-/// What the media types of OCI's layers begin with. containerd takes all of them for layers: those that it cannot unpack
+/// Prefix of the media types of OCI's layers. containerd takes all of them for layers: those that it cannot unpack
 /// are for a snapshotter that provides them itself, as nydus does.
 const OCI_LAYER: &str = "application/vnd.oci.image.layer.";
 

@@ -1,4 +1,4 @@
-//! Why a request got no response, by the errors of the HTTP and TLS libraries.
+//! Reasons why a request got no response, by the errors of the HTTP and TLS libraries.
 
 use std::error::Error as _;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What errors tell of the answers of registries and mirrors.
+//! Tests of what errors tell of the answers of registries and mirrors.
 
 use switchyard_registry::{Client, Config, Credentials, Descriptor, Digest, Error};
 

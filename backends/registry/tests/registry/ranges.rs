@@ -51,7 +51,7 @@ fn ranges(registry: &Registry) -> Vec<Option<(usize, Option<usize>)>> {
     registry.seen().iter().map(|seen| seen.range()).collect()
 }
 
-/// How a registry answers a request of a range, its first byte and its end; `None` as it should. It gets the number of such
+/// Answer of a registry to a request of a range, by its first byte and its end; `None` to answer as it should. It gets the number of such
 /// requests before.
 type Misbehaviour = fn(&Bytes, (usize, usize), usize) -> Option<Response>;
 

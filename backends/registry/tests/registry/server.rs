@@ -115,7 +115,7 @@ impl Registry {
             .insert(path.to_owned(), (media_type.to_owned(), bytes.into()));
     }
 
-    /// What is stored under a path.
+    /// Returns what is stored under a path.
     pub(crate) fn stored(&self, path: &str) -> Bytes {
         let content = self.content.lock();
         let (_, bytes) = &content.documents[path];

@@ -40,7 +40,7 @@ impl Default for PodsConfig {
     }
 }
 
-/// Who attaches new sandboxes to the gateway's bridges. An attachment is undone by whoever has made it.
+/// Choice of who attaches new sandboxes to the gateway's bridges. An attachment is undone by whoever has made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BridgeDriverChoice {
@@ -51,7 +51,7 @@ pub enum BridgeDriverChoice {
     Native,
 }
 
-/// Which sandboxes on the gateway's bridges send with their own addresses alone, if the daemon attaches them itself.
+/// Choice of the sandboxes on the gateway's bridges that send with their own addresses alone, if the daemon attaches them itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PinChoice {
@@ -64,7 +64,7 @@ pub enum PinChoice {
     None,
 }
 
-/// Which bridges of the gateway reach each other, other than by published ports. Each reaches itself.
+/// Choice of the bridges of the gateway that reach each other, other than by published ports. Each reaches itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IsolationChoice {
@@ -77,7 +77,7 @@ pub enum IsolationChoice {
     Owner,
 }
 
-/// What `network.bridge.driver`, `network.isolation` and `network.direct_routing` are on a node whose configuration does not set them.
+/// Values of `network.bridge.driver`, `network.isolation` and `network.direct_routing` on a node whose configuration does not set them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NetworkDefaults {
@@ -147,7 +147,7 @@ impl Default for BridgeConfig {
 }
 
 impl BridgeConfig {
-    /// Who attaches new sandboxes; plugins while that is not settled.
+    /// Returns who attaches new sandboxes; plugins while that is not settled.
     #[must_use]
     pub fn driver(&self) -> BridgeDriverChoice {
         self.driver.unwrap_or_default()
@@ -189,13 +189,13 @@ impl NetworkConfig {
         cni != native
     }
 
-    /// Which of the gateway's bridges reach each other; all while that is not settled.
+    /// Returns which of the gateway's bridges reach each other; all while that is not settled.
     #[must_use]
     pub fn isolation(&self) -> IsolationChoice {
         self.isolation.unwrap_or_default()
     }
 
-    /// Whether other machines reach containers by their addresses; they do while that is not settled.
+    /// Returns whether other machines reach containers by their addresses; they do while that is not settled.
     #[must_use]
     pub fn direct_routing(&self) -> bool {
         self.direct_routing.unwrap_or(true)

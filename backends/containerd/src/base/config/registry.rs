@@ -22,7 +22,7 @@ pub struct RegistryConfig {
     pub allow_http_redirects: bool,
     /// Maximum number of concurrent requests for one large layer, each for a range of it.
     pub parallel_ranges: usize,
-    /// What is said of hosts of `hosts.toml` files here, by their names with ports.
+    /// Settings that are given here for hosts of `hosts.toml` files, by their names with ports.
     pub hosts: BTreeMap<String, RegistryHost>,
 }
 

@@ -191,7 +191,7 @@ mod tests {
         drop(trying);
     }
 
-    /// What the kernel cannot remove in the working directory keeps it from making its own there.
+    /// A directory that the kernel cannot remove from the working directory keeps it from making its own there.
     #[test]
     fn overlay_that_is_mounted_read_only_is_told() {
         let root = tempfile::tempdir().unwrap();

@@ -23,7 +23,7 @@ const CHUNK: usize = 1 << 20;
 /// Bytes of an archive that tell how it is compressed: the magic number of a tar archive is the last of them.
 const HEAD: usize = 262;
 
-/// Where a tar archive has its magic number.
+/// Position of the magic number in a tar archive.
 const TAR_MAGIC: std::ops::Range<usize> = 257..HEAD;
 
 /// The most that is left free on the disk, in bytes; of a small disk a twentieth.

@@ -1,4 +1,4 @@
-//! What is requested of the drivers of the gateway's bridges, and what they have made, in the forms of the drivers and of CNI. Pure.
+//! Requests to the drivers of the gateway's bridges, and their results, in the forms of the drivers and of CNI. Pure.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ struct PoolRange {
     gateway: Option<IpAddr>,
 }
 
-/// Who has which bridge, and what other machines reach.
+/// Rules for who has which bridge, and for what other machines reach.
 #[derive(Debug)]
 pub(super) struct BridgePolicy {
     /// The name of the gateway's own bridge.
@@ -161,7 +161,7 @@ pub(super) fn table_of(bridge: &str) -> Result<TableName, NftError> {
     TableName::of_instance(&name)
 }
 
-/// Which bridges reach each other.
+/// Maps the choice of the bridges that reach each other to that of the drivers.
 pub(super) const fn isolation(choice: IsolationChoice) -> Isolation {
     match choice {
         IsolationChoice::None => Isolation::None,

@@ -1,4 +1,4 @@
-//! Which sandboxes on the gateway's bridges send with their own addresses alone.
+//! Pins of sandboxes on the gateway's bridges, with which they send with their own addresses alone.
 //!
 //! A sandbox is attached before all of its tasks are known, so that it is pinned from then on, as its journal says. A task with the capability
 //! NET_ADMIN may give the sandbox other addresses, as programs with virtual ones do: before one is created, a file beside the journal says so,
@@ -73,7 +73,7 @@ pub(super) fn fault(tables: &BridgeTables, choice: PinChoice) -> Option<String> 
     Some(reason)
 }
 
-/// Whether a task of a sandbox has, or had, NET_ADMIN. Blocks.
+/// Returns whether a task of a sandbox has, or had, NET_ADMIN. Blocks.
 ///
 /// # Errors
 /// `Internal` if the disk does not tell.

@@ -1,4 +1,4 @@
-//! What the journals of a former daemon say of attachments.
+//! Tests of what the journals of a former daemon say of attachments.
 
 use std::collections::BTreeSet;
 use std::fs;

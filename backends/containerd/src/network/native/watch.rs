@@ -44,7 +44,7 @@ struct PolledMonitor {
 
 /// The result of a look at the tables.
 struct TableLook {
-    /// What was mended, as texts for the log, or why not everything could be.
+    /// Texts for the log about what was mended, or the reason why not everything could be.
     mended: Result<Vec<String>>,
     /// The port of the tables' socket, by which our own changes are known. Also after a failure: otherwise each attachment would be taken for a
     /// change by others, and cause a look.
@@ -286,7 +286,7 @@ fn log_filters(
     }
 }
 
-/// What a repair has changed, for people; `None` for nothing.
+/// Describes what a repair has changed, for people; `None` for nothing.
 fn mended_text(family: NftFamily, repair: Repair) -> Option<String> {
     let family = family.name();
     match repair {

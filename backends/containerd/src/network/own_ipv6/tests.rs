@@ -1,4 +1,4 @@
-//! Which range a bridge has by itself, and when.
+//! Tests of which range a bridge has by itself, and when.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Who shares a scan, and what is kept of one.
+//! Tests of who shares a scan, and of what is kept of one.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};

@@ -27,7 +27,7 @@ const OVERLAY: &str = "trusted.overlay.";
 const USER_OVERLAY: &str = "user.overlay.";
 /// The mount option by which an overlay keeps its state in attributes that begin with [`USER_OVERLAY`].
 const USER_XATTR: &str = "userxattr";
-/// What follows the prefix in the attribute of an opaque directory: the entries of the same directory in lower layers are hidden.
+/// Name, after the prefix, of the attribute of an opaque directory: the entries of the same directory in lower layers are hidden.
 const OPAQUE: &str = "opaque";
 /// The prefix of the name of a removed file.
 const WHITEOUT_PREFIX: &str = ".wh.";

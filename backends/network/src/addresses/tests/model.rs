@@ -12,7 +12,7 @@ use super::{ASSIGNABLE, Holder, address, addresses, attachment, in_use, names, p
 enum PoolOp {
     /// For a holder: the index of the requested address of each set.
     Assign(u8, [Option<usize>; 2]),
-    /// Of all addresses those that a holder has.
+    /// Release of those of all addresses that a holder has.
     Release(u8),
     ReleaseAll(u8),
     /// A kill of the plugin when it has made the file of an address, and one of a daemon when it has made its draft.
@@ -95,7 +95,7 @@ impl PoolModel {
         his
     }
 
-    /// What the directory should have.
+    /// Returns what the directory should have.
     fn in_use(&self) -> BTreeMap<IpAddr, String> {
         let unheld = self.unheld.iter().map(|one| (*one, String::new()));
         self.held.clone().into_iter().chain(unheld).collect()

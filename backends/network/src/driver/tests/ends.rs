@@ -1,4 +1,4 @@
-//! What ends: the ports of a bridge in the kernel, and connections to containers of a former process.
+//! Ends of ports of a bridge in the kernel, and of connections to containers of a former process.
 
 use std::net::UdpSocket;
 

@@ -1,4 +1,4 @@
-//! What settings close, and what they leave open.
+//! Tests of what settings close, and of what they leave open.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What a failure, others and a kill leave: flushed tables, attachments of a former process, links without a record, and containers of plugins.
+//! Remains of failures, others and kills: flushed tables, attachments of a former process, links without a record, containers of plugins.
 
 use std::net::UdpSocket;
 
@@ -203,7 +203,7 @@ pub(super) fn is_received(client: &UdpSocket, server: &Host) -> bool {
     server.udp.recv_from(&mut [0; 16]).is_ok()
 }
 
-/// How a port of UDP comes from one container to the next one, or away from a container and back to it.
+/// Way by which a port of UDP comes from one container to the next one, or away from a container and back to it.
 #[derive(Debug, Clone, Copy)]
 enum Change {
     Detached,

@@ -8,21 +8,21 @@ use super::*;
 use crate::netlink::Mac;
 use crate::testing::hosts::{bind_again, set};
 
-/// What is different about an attachment.
+/// Difference of an attachment from the usual one.
 type Change = Box<dyn FnOnce(&mut AttachRequest) + Send>;
 
 /// Addresses that the forger does not have.
 const OTHERS: [&str; 2] = ["10.88.0.77", "fd00:88::77"];
 const OTHER_MAC: &str = "02:42:0a:58:00:4d";
 
-/// What is forged.
+/// Part of a packet that is forged.
 #[derive(Debug, Clone, Copy)]
 enum Forged {
     /// The sender of packets of a family, which has no answer.
     Sender(NftFamily),
     /// The hardware address.
     Mac,
-    /// Whose address it is: answers of ARP, or of neighbour discovery.
+    /// Owner of an address: answers of ARP, or of neighbour discovery.
     Neighbour(NftFamily),
 }
 
@@ -89,7 +89,7 @@ impl Pair {
         inside(&self.neighbour.netns, || ip(command));
     }
 
-    /// Whether the neighbour gets a datagram that the forger sends from an address of its device.
+    /// Returns whether the neighbour gets a datagram that the forger sends from an address of its device.
     fn is_received(&self, from: &str, family: NftFamily, limit: Duration) -> bool {
         let to = SocketAddr::new(address(&self.beside, family), SERVED);
         let server = inside(&self.neighbour.netns, || bind_again(|| UdpSocket::bind(to)));
@@ -108,7 +108,7 @@ impl Pair {
         false
     }
 
-    /// Whether the neighbour takes the forger for who has an address.
+    /// Returns whether the neighbour takes the forger for who has an address.
     fn is_learnt(&self, family: NftFamily, limit: Duration) -> bool {
         let asked = OTHERS[index(family)];
         let to = SocketAddr::new(asked.parse().unwrap(), SERVED);
@@ -170,7 +170,7 @@ impl Pair {
         }
     }
 
-    /// What is forged succeeds or not, and what is not forged does always.
+    /// Checks that what is forged succeeds or fails, as `succeeds` says, and that what is not forged always succeeds.
     fn check(&self, succeeds: bool, when: &str) {
         for family in NftFamily::ALL {
             self.in_forger("neigh flush dev eth0");

@@ -15,7 +15,7 @@ fn beside(node: &Node, name: &str, subnets: &[&str]) -> BridgeDriver {
     BridgeDriver::new(settings, Arc::clone(&node.driver.tables)).unwrap()
 }
 
-/// What the table of IPv4 has, as `nft` shows it.
+/// Lists what the table of IPv4 has, as `nft` shows it.
 fn shown() -> Vec<String> {
     let elements = elements_of(NftFamily::Ip4);
     elements.iter().map(ToString::to_string).collect()

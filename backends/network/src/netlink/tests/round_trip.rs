@@ -1,4 +1,4 @@
-//! What requests say is what is read of messages: the kernel answers in the same form.
+//! Tests that what requests say is what is read of messages: the kernel answers in the same form.
 
 use proptest::prelude::*;
 

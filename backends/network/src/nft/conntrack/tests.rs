@@ -1,4 +1,4 @@
-//! Which connections are removed.
+//! Tests of which connections are removed.
 
 use std::net::UdpSocket;
 

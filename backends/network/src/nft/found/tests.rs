@@ -1,4 +1,4 @@
-//! What a dump of the kernel says about a table, and repairs against a model of one.
+//! Tests of what a dump of the kernel says about a table, and of repairs against a model of one.
 
 use proptest::prelude::*;
 

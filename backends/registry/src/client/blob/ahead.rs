@@ -24,7 +24,7 @@ pub(crate) const MAX_RANGES: usize = 12;
 /// A rest of a blob that is shorter than this many ranges is downloaded over one connection.
 const WORTH_RANGES: u64 = 4;
 
-/// When and how blobs are downloaded in ranges.
+/// Settings for downloads of blobs in ranges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RangeConfig {
     /// Maximum number of concurrent requests for one blob; 1 switches ranges off.
@@ -44,7 +44,7 @@ pub(super) struct RangesAhead {
 /// A range that is being downloaded, or that was.
 #[derive(Debug)]
 pub(super) struct RangeAhead {
-    /// What the reader has not got yet.
+    /// Part that the reader has not got yet.
     rest: Range<u64>,
     /// True if the reader has got some of it.
     has_begun: bool,

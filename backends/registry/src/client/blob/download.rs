@@ -15,7 +15,7 @@ use crate::error::UnexpectedStatus;
 use crate::transport::{RangeRequest, next_piece};
 use crate::{Error, Result};
 
-/// Where the ranges of a blob come from.
+/// Source of the ranges of a blob.
 pub(super) struct RangeSource<'a> {
     pub(super) pull: &'a Pull,
     /// Index of the host among those that may pull.

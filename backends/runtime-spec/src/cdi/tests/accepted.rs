@@ -1,4 +1,4 @@
-//! What vendors write otherwise than the documentation of CDI shows it, and the reference implementation accepts.
+//! Forms that vendors write otherwise than the documentation of CDI shows them, and that the reference implementation accepts.
 
 use super::*;
 use crate::resolved::{ResolvedSource, Staging};
@@ -151,7 +151,7 @@ fn a_bad_file_is_named_to_those_who_ask_for_its_kind() {
     }
 }
 
-/// What a container gets of these edits, with a staging directory if it has a user namespace.
+/// Returns what a container gets of these edits, with a staging directory if it has a user namespace.
 fn applied(
     edits: &str,
     stage: Option<&str>,

@@ -1,4 +1,4 @@
-//! Which files get an SELinux label for a task.
+//! Tests of which files get an SELinux label for a task.
 
 use switchyard_core::SpecPart;
 use switchyard_core::spec::{Relabel, Security, SelinuxLabel};

@@ -22,7 +22,7 @@ fn with(
     config
 }
 
-/// What it is on a node with these defaults.
+/// Returns the configuration as it is on a node with these defaults.
 fn settled(config: &NetworkConfig, defaults: NetworkDefaults) -> NetworkConfig {
     let mut settled = config.clone();
     settled.settle(defaults);

@@ -1,4 +1,4 @@
-//! Which layers of an image are downloaded and unpacked, by what a remote snapshotter provides.
+//! Tests of which layers of an image are downloaded and unpacked, by what a remote snapshotter provides.
 
 use switchyard_core::id::Owner;
 use switchyard_core::image::{ImageReference, Right};

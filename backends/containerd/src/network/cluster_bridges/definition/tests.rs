@@ -1,4 +1,4 @@
-//! What a node makes of a cluster's bridge network, and its file.
+//! Tests of what a node makes of a cluster's bridge network, and of its file.
 
 use super::*;
 

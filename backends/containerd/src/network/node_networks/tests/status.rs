@@ -1,4 +1,4 @@
-//! What counts before plugins have answered STATUS, and if they do not.
+//! Tests of what counts before plugins have answered STATUS, and if they do not.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

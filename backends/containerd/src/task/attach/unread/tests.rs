@@ -1,4 +1,4 @@
-//! Which FIFOs are full, who reads them, and when discarding begins and ends.
+//! Tests of which FIFOs are full, who reads them, and when discarding begins and ends.
 
 use std::fs::OpenOptions;
 use std::io::Write;

@@ -410,7 +410,7 @@ fn bridges_reach_each_other_by_isolation_owner_and_pair() {
     }
 }
 
-/// Whether a host gets an answer of ICMP that nobody has asked for, which belongs to no connection.
+/// Returns whether a host gets an answer of ICMP that nobody has asked for, which belongs to no connection.
 fn gets_unasked(family: NftFamily, hosts: [&Host; 2], to: IpAddr, limit: Duration) -> bool {
     let (domain, protocol, answer, header): (_, _, [u8; 8], usize) = match family {
         NftFamily::Ip4 => (

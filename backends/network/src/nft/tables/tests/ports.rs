@@ -36,7 +36,7 @@ const ADVERTISED_NEIGHBOUR: u8 = 136;
 const ICMP6: u8 = 58;
 const UDP: u8 = 17;
 const JOINED: u8 = 131;
-/// What precedes such a message in its packet: the header of options, with that of looking at the message, and two bytes of padding.
+/// Bytes before such a message in its packet: the header of options, with that of looking at the message, and two bytes of padding.
 const LOOK_AT_IT: [u8; 8] = [ICMP6, 0, 5, 2, 0, 0, 1, 0];
 
 /// A node with a bridge, and a container on it.
@@ -71,7 +71,7 @@ impl Wire {
         Self { forger }
     }
 
-    /// Whether the node gets a datagram that `send` makes the forger send.
+    /// Returns whether the node gets a datagram that `send` makes the forger send.
     fn is_received(&self, family: usize, limit: Duration, send: impl Fn() + Sync) -> bool {
         let node: IpAddr = NODE[family].parse().unwrap();
         let server = bind_again(|| UdpSocket::bind((node, SERVED)));
@@ -184,7 +184,7 @@ fn send_datagram_from_nobody() {
     send_from_nobody(NODE[1], UDP, &[], datagram, 6);
 }
 
-/// Whether the forger is told that an address is taken which it is about to use: the node has it. Its question comes from `::`.
+/// Returns whether the forger is told that an address is taken which it is about to use: the node has it. Its question comes from `::`.
 fn is_duplicate_found(wire: &Wire, address: &str) -> bool {
     ip(&format!("addr add {address}/128 dev sw0 nodad"));
     wire.inside(&format!("addr add {address}/64 dev eth0"));
@@ -234,7 +234,7 @@ fn shows(words: &[&str], text: &str) -> bool {
     run("ip", "iproute2", words).contains(text)
 }
 
-/// What the forger tries, with whether it is to succeed.
+/// Checks that all that the forger tries succeeds, or fails, as `succeeds` says.
 fn forge(wire: &Wire, succeeds: bool) {
     let limit = if succeeds { LONG } else { QUIET };
     let is = |name: &str, outcome: bool| assert_eq!(outcome, succeeds, "{name}");
@@ -312,7 +312,7 @@ fn forge_discovery(wire: &Wire, succeeds: bool) {
     }
 }
 
-/// What a container does that forges nothing.
+/// Checks that a container that forges nothing stays connected.
 fn stay_connected(wire: &Wire) {
     assert!(
         is_duplicate_found(wire, FREE),
