@@ -298,7 +298,7 @@ pub const SLOW: &[Slow] = slow! {
         92 Fact("checkpoint", "container_continues_after_daemon_kill_during_checkpoint");
     }
     shard 4 {
-        100 Fact("firewalld", "firewalld_leaves_published_ports_and_tables_alone_and_is_opened_as_documented");
+        70 Fact("firewalld", "firewalld_leaves_published_ports_and_tables_alone_and_is_opened_as_documented");
         45 Test("swarm::docker::task_reaches_and_is_reached_where_docker_has_closed_what_is_forwarded");
         20 Test("cri::pod_bridge::pod_has_one_address_and_one_port_whatever_the_daemon_is_killed_after");
         15 Test("cri::plugin_commands::gc_is_told_the_pods_of_the_daemon_at_a_start_if_the_configuration_asks_for_it");
@@ -356,7 +356,7 @@ pub const SLOW: &[Slow] = slow! {
         21 Smoke("cri::exits::memory_limit_violation_is_reported_as_oom_killed");
     }
     shard 6 {
-        20 Fact("emulation", "image_for_another_architecture_runs_while_the_kernel_has_its_emulator");
+        8 Fact("emulation", "image_for_another_architecture_runs_while_the_kernel_has_its_emulator");
         45 Test("swarm::docker::task_reaches_and_is_reached_where_docker_is_started_after_it");
         8 Test("debian_packages::build::binary_whose_libraries_are_not_known_is_refused_with_the_reason");
         11 Test("nomad::task_lifecycle::many_waiters_get_the_exit_and_block_no_other_call");
