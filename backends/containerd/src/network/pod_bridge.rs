@@ -2,6 +2,7 @@
 //! gateway's own bridge makes it too, in the same way. Its addresses are those that the kubelet tells as the node's `podCIDR`, or those of
 //! the configuration.
 
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -96,8 +97,9 @@ fn overlap(ranges: &[Subnet], own: &config::BridgeConfig) -> Option<String> {
 
 /// Returns whether there is a network device that is no bridge, as its directory of the kernel says.
 fn is_other_device(dir: &Path) -> bool {
-    // Only bridges have this directory.
-    !dir.join("bridge").exists() && dir.exists()
+    // One read: a device that is being made has its kind there from the beginning, but the directory `bridge` only after its own.
+    let properties = fs::read_to_string(dir.join("uevent"));
+    properties.is_ok_and(|text| !text.lines().any(|line| line == "DEVTYPE=bridge"))
 }
 
 // === impl PodBridge ===
@@ -325,20 +327,20 @@ pub(super) mod tests {
         let error = bridge.list_if_free().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(error.report().contains(OTHER_DEVICE), "{}", error.report());
-        let cases: [(&[&str], bool); 5] = [
-            (&[], false),
-            (&["statistics"], true),
-            (&["device", "queues", "statistics"], true),
-            (&["brport", "statistics"], true),
-            (&["bridge", "brif", "statistics"], false),
+        let cases = [
+            // None, and one that is being made or is going away.
+            (None, false),
+            (Some("INTERFACE=eth0\nIFINDEX=2\n"), true),
+            (Some("DEVTYPE=wlan\nINTERFACE=wlan0\nIFINDEX=3\n"), true),
+            (Some("INTERFACE=DEVTYPE=bridge\nIFINDEX=4\n"), true),
+            (Some("DEVTYPE=bridge\nINTERFACE=pods0\nIFINDEX=5\n"), false),
         ];
-        for (names, expected) in cases {
+        for (properties, expected) in cases {
             let dir = tempfile::tempdir().unwrap();
-            let device = dir.path().join("device");
-            for name in names {
-                std::fs::create_dir_all(device.join(name)).unwrap();
+            if let Some(text) = properties {
+                fs::write(dir.path().join("uevent"), text).unwrap();
             }
-            assert_eq!(is_other_device(&device), expected, "{names:?}");
+            assert_eq!(is_other_device(dir.path()), expected, "{properties:?}");
         }
     }
 
