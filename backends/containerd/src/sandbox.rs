@@ -291,6 +291,7 @@ impl Sandboxes {
         }
         let layout = self.context.layout.clone();
         let network = network.to_owned();
+        let all = ending.clone();
         let of_network = blocking(move || {
             let is_of = |id: &SandboxId| {
                 let journal = layout.sandbox(*id).cni_journal();
@@ -299,7 +300,8 @@ impl Sandboxes {
             Ok(ending.into_iter().filter(is_of).collect::<Vec<_>>())
         });
         let released = async {
-            let of_network = of_network.await.unwrap_or_default();
+            // Without an answer of the disk each of them may be.
+            let of_network = of_network.await.unwrap_or(all);
             for id in &of_network {
                 self.unreleased.released(*id).await;
             }

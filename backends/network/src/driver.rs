@@ -174,7 +174,8 @@ impl BridgeDriver {
     }
 
     /// Removes the connections of UDP and SCTP that still lead to former containers of a predecessor. It knew which these are, and may have
-    /// been killed behind the answer to a detachment. Done once, by the first attachment at the latest. Call it before for each bridge that a
+    /// been killed behind the answer to a detachment. Done once, by the first attachment at the latest; not repeated if the addresses cannot be
+    /// read, which is logged. Call it before for each bridge that a
     /// predecessor had: their ports may be published on another one. Blocks, as [`BridgeTables::forget_past_flows`].
     pub fn forget_abandoned_flows(&self) {
         self.abandoned.call_once(|| self.remove_abandoned_flows());

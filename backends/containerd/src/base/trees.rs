@@ -30,7 +30,7 @@ const MAX_TRIES: u8 = 5;
 /// The extended attribute of a tree that counts the tries. Containers cannot write `trusted` attributes; on a node in a user namespace
 /// nobody can.
 const TRIES_XATTR: &str = "trusted.switchyard.removals";
-/// The most trees whose tries are counted in memory: a node never has so many sandboxes and tasks.
+/// The most trees whose tries are counted in memory: a node never has so many sandboxes and tasks. Others are tried without a limit.
 const MAX_COUNTED: usize = 10_000;
 /// The directory of the trees that could not be removed.
 const SET_ASIDE: &str = "set-aside";

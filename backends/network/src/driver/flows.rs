@@ -33,7 +33,7 @@ impl PastFlows {
     }
 
     /// Adds some, for whoever adds or removes the next ones: without waiting for the kernel. They are no more than the published ports of all
-    /// containers for each repair; whoever repairs removes them next.
+    /// containers for each repair, and for each take-over of what a predecessor has attached; whoever repairs removes them next.
     pub(super) fn add_for_later(&self, flows: Vec<Flows>) {
         self.waiting.lock().extend(flows);
     }

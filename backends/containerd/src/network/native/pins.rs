@@ -15,6 +15,7 @@
 //!
 //! If a step of the sandbox fails, its attachment is undone, or the next look at the journals repeats it.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use switchyard_cni as cni;
@@ -93,6 +94,11 @@ fn note(dirs: &SandboxDirs) -> Result<()> {
     Ok(())
 }
 
+fn is_there(dir: &Path) -> Result<bool> {
+    dir.try_exists()
+        .map_err(|fault| io_error("look at", dir, fault))
+}
+
 /// Notes that a task of a sandbox has NET_ADMIN, if the daemon has attached and pinned it, or is about to: then it has no journal yet. Returns the
 /// journal of one that is pinned by now. Blocks.
 pub(super) fn note_if_pinned(dirs: &SandboxDirs) -> Result<Option<cni::Saved>> {
@@ -100,8 +106,8 @@ pub(super) fn note_if_pinned(dirs: &SandboxDirs) -> Result<Option<cni::Saved>> {
     let is_ours = |saved: &cni::Saved| saved.driver() == Some(NATIVE) && saved.is_pinned();
     match read()? {
         Some(saved) if !is_ours(&saved) => return Ok(None),
-        // The sandbox is gone.
-        None if !dirs.state.exists() => return Ok(None),
+        // The sandbox is gone. What the disk does not tell is not taken for that: the task would have NET_ADMIN without a note.
+        None if !is_there(&dirs.state)? => return Ok(None),
         Some(_) | None => note(dirs)?,
     }
     // It may have been saved in between, by an attachment that did not find the note.

@@ -88,8 +88,8 @@ impl NativeBridges {
         }
     }
 
-    /// Removes the connections that go on to where a port led before: first those that predecessors have left, of all bridges on record, and then
-    /// once for several attachments and detachments, behind the answers to them. Never ends. Cancel-safe.
+    /// Removes the connections that go on to where a port led before: first those that predecessors have left, of the bridges that are on record
+    /// by then (one whose journal is read later has its turn at its first attachment), and then once for several attachments and detachments, behind the answers to them. Never ends. Cancel-safe.
     async fn forget_past_flows(&self) {
         self.in_use.cancelled().await;
         let others: Vec<_> = self.others.lock().values().cloned().collect();
