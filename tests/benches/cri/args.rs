@@ -146,6 +146,9 @@ pub(crate) struct Args {
     /// Seconds for which their rest is watched
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     pub(crate) rest_seconds: u64,
+    /// Minutes for which the daemon's anonymous memory is watched behind all parts, without work; 0 leaves it out
+    #[arg(long, value_name = "MINUTES", default_value_t = 0)]
+    pub(crate) afterwards: u64,
     /// Containers of each side whose usage is queried
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) usage_containers: u32,
@@ -363,6 +366,7 @@ impl Args {
             self.crowd_running = self.crowd_running.min(20);
             self.crowd_all = self.crowd_all.min(50);
             self.rest_seconds = self.rest_seconds.min(5);
+            self.afterwards = self.afterwards.min(1);
             self.usage_containers = self.usage_containers.min(20);
             self.usage_calls = self.usage_calls.min(5);
             self.crun_pods = self.crun_pods.min(4);

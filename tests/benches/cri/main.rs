@@ -7,6 +7,7 @@
     reason = "its output is what this program is for"
 )]
 
+mod afterwards;
 mod args;
 mod big;
 mod breakdown;
@@ -109,6 +110,10 @@ async fn measure(args: &Args) -> Result<(), Failure> {
     }
     if result.is_ok() && args.names(Part::Scale) {
         result = Box::pin(scale::measure(&mut stand, &args.scale_size(), &mut report)).await;
+    }
+    if result.is_ok() && args.afterwards > 0 {
+        let watched = Duration::from_secs(60 * args.afterwards);
+        result = afterwards::measure(&stand, watched, &mut report).await;
     }
     report.leftovers(&stand.leftovers());
 

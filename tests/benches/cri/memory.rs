@@ -12,6 +12,8 @@ pub(crate) struct Resident {
     pub(crate) rss: u64,
     /// The same, with pages that several processes share divided among them.
     pub(crate) pss: u64,
+    /// The part of the first that is of no file, such as what was allocated.
+    pub(crate) anonymous: u64,
 }
 
 /// The memory of all of them at one moment.
@@ -56,6 +58,20 @@ impl Resident {
         mebibytes(self.pss)
     }
 
+    /// The anonymous memory in MiB.
+    pub(crate) fn anonymous_mib(self) -> f64 {
+        mebibytes(self.anonymous)
+    }
+
+    /// What was added since an earlier look, or nothing where there is less now.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            rss: self.rss.saturating_sub(before.rss),
+            pss: self.pss.saturating_sub(before.pss),
+            anonymous: self.anonymous.saturating_sub(before.anonymous),
+        }
+    }
+
     /// That of the process of this id.
     pub(crate) fn of(pid: u32) -> Result<Self, Failure> {
         let file = format!("/proc/{pid}/smaps_rollup");
@@ -72,6 +88,7 @@ impl Resident {
         Ok(Self {
             rss: field("Rss")?,
             pss: field("Pss")?,
+            anonymous: field("Anonymous")?,
         })
     }
 }
@@ -83,6 +100,7 @@ impl std::ops::Add for Resident {
         Self {
             rss: self.rss + other.rss,
             pss: self.pss + other.pss,
+            anonymous: self.anonymous + other.anonymous,
         }
     }
 }

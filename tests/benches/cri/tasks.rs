@@ -305,13 +305,9 @@ impl Sides {
         drop(watched);
         self.remove(running.into_iter().chain(first).collect())
             .await?;
-        let since = |after: Resident| Resident {
-            rss: after.rss.saturating_sub(before.rss),
-            pss: after.pss.saturating_sub(before.pss),
-        };
         Ok(Growth {
-            running: since(full),
-            watched: since(followed),
+            running: full.since(before),
+            watched: followed.since(before),
         })
     }
 

@@ -127,10 +127,7 @@ impl DeviceBench {
         let kubelet = Kubelet::start(&directory(&root), Options::default());
         wait_resources(&kubelet, RESOURCES).await;
         let after = idle_memory(&daemon).await?;
-        let growth = Resident {
-            rss: after.rss.saturating_sub(before.rss),
-            pss: after.pss.saturating_sub(before.pss),
-        };
+        let growth = after.since(before);
         describe(&root.cdi(), &large(), LARGE)?;
         make_nodes(&devices(&root))?;
         wait_resources(&kubelet, RESOURCES + 2).await;
