@@ -7,6 +7,7 @@ use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
 
+use switchyard_network::nft::{Element, NftFamily, NftTables, TableName};
 use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::host::eventually;
 use switchyard_tests::leak_scan;
@@ -17,9 +18,10 @@ use crate::load::{note, remove_volume, volume_content};
 use crate::node::{CONTAINERD, GuestNode, LIMIT, property, shell_container};
 use crate::tasks::TaskAgent;
 
-/// The directories where host-local records the addresses that pods and Nomad tasks have.
-const ADDRESSES: [&str; 2] = [
+/// The directories where host-local, or the daemon in its place, records the addresses that pods and Nomad tasks have.
+const ADDRESSES: [&str; 3] = [
     "/var/lib/cni/networks/guest",
+    "/var/lib/cni/networks/switchyard-pods",
     "/var/lib/cni/networks/switchyard0",
 ];
 /// The logs of the daemon, of the logkeeper and of the managed containerd.
@@ -344,6 +346,29 @@ fn leaked_pod_files() -> Vec<String> {
             let holder = fs::read_to_string(&path).unwrap_or_default();
             format!("{} is left: {holder:?}", path.display())
         }));
+    }
+    left.extend(leaked_elements());
+    left
+}
+
+/// Elements of the daemon's tables for sandboxes that it attached without plugins, although there should be none.
+fn leaked_elements() -> Vec<String> {
+    use Element::{Hairpin, PinnedAddress, PinnedMac, PinnedPort, Port};
+    let mut tables = NftTables::open(TableName::default()).expect("the guest has nf_tables");
+    let mut left = Vec::new();
+    for family in NftFamily::TABLES {
+        let table = tables.read(family).expect("root may read it");
+        let elements = table.iter().flat_map(|table| table.elements());
+        let of_sandboxes = elements.filter(|element| {
+            matches!(
+                element,
+                Port { .. } | Hairpin(_) | PinnedPort(_) | PinnedMac(..) | PinnedAddress(..)
+            )
+        });
+        left.extend(
+            of_sandboxes
+                .map(|element| format!("{element} is left in the nftables for {}", family.name())),
+        );
     }
     left
 }
