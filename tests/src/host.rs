@@ -38,6 +38,32 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
+/// Runs a command, and returns its output.
+///
+/// # Panics
+/// When it does not start, fails, or prints what is no text.
+#[track_caller]
+pub fn run(command: &mut Command) -> String {
+    let output = command.output();
+    let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {errors}");
+    String::from_utf8(output.stdout).expect("it is text")
+}
+
+/// Makes a network namespace and pins it at this file, until somebody unmounts that.
+///
+/// # Panics
+/// When that cannot be, or `unshare` is not installed.
+#[track_caller]
+pub fn pin_network_namespace(file: &Path) {
+    File::create(file).expect("the directory of a test can be written");
+    let unshare = prereq::require("unshare", "util-linux");
+    run(Command::new(unshare)
+        .arg(format!("--net={}", file.display()))
+        .args(["--", "true"]));
+}
+
 /// A program in a network namespace.
 ///
 /// # Panics

@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::external_containerd::ExternalContainerd;
-use crate::host::{eventually, inside, within};
+use crate::host::{eventually, inside, pin_network_namespace, run, within};
 use crate::prereq;
 use crate::scratch::{Scratch, cgroup_name};
 
@@ -84,12 +84,8 @@ impl SwarmCluster {
         );
         let scratch = Scratch::new();
         let netns = scratch.path().join("net");
-        File::create(&netns).expect("the scratch directory can be written");
-        let unshare = prereq::require("unshare", "util-linux");
+        pin_network_namespace(&netns);
         let ip = prereq::require("ip", "iproute2");
-        run(Command::new(unshare)
-            .arg(format!("--net={}", netns.display()))
-            .args(["--", "true"]));
         let mut cluster = Self {
             members: Vec::new(),
             netns,
@@ -430,15 +426,4 @@ fn keep_apart(dockerd: &mut Command, dir: &Path) {
     dockerd
         .env("DBUS_SYSTEM_BUS_ADDRESS", bus)
         .env("PATH", path);
-}
-
-/// Runs a command that must not fail.
-#[track_caller]
-fn run(command: &mut Command) {
-    let output = command.output().expect("it was found, so it starts");
-    assert!(
-        output.status.success(),
-        "{command:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
 }

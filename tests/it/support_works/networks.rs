@@ -6,7 +6,7 @@ use std::process::Command;
 
 use switchyard_network::driver::group_of;
 use switchyard_network::nft::TableName;
-use switchyard_tests::host::random_name;
+use switchyard_tests::host::{self, random_name};
 use switchyard_tests::leak_scan::LeakScan;
 use switchyard_tests::prereq;
 use switchyard_tests::root::PrivateRoot;
@@ -14,15 +14,10 @@ use switchyard_tests::root::PrivateRoot;
 /// The programs of both families.
 const PROGRAMS: [&str; 2] = ["iptables", "ip6tables"];
 
+#[track_caller]
 fn run(program: &str, words: &str) -> String {
-    let output = Command::new(prereq::require(program, "iptables"))
-        .args(["-w", "20"])
-        .args(words.split(' '))
-        .output()
-        .expect("it was found, so it starts");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {words}: {errors}");
-    String::from_utf8(output.stdout).expect("it is text")
+    let mut command = Command::new(prereq::require(program, "iptables"));
+    host::run(command.args(["-w", "20"]).args(words.split(' ')))
 }
 
 /// The number of rules in FORWARD for a bridge, of each family.

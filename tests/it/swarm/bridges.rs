@@ -18,7 +18,7 @@ use switchyard_network::nft::NftFamily;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use switchyard_swarm::Change;
 use switchyard_tests::backend_fixture::BackendFixture;
-use switchyard_tests::host::eventually;
+use switchyard_tests::host::{self, eventually};
 use switchyard_tests::network::TestNetwork;
 use switchyard_tests::prereq;
 use switchyard_tests::swarm::SwarmCluster;
@@ -115,9 +115,10 @@ pub(super) fn rules(part: &str) -> Vec<String> {
     )
 }
 
+#[track_caller]
 fn rules_by(mut iptables_save: Command, part: &str) -> Vec<String> {
-    let saved = iptables_save.output().expect("it was found");
-    let text = String::from_utf8_lossy(&saved.stdout).into_owned();
+    // What a failed look does not show would be taken for gone.
+    let text = host::run(&mut iptables_save);
     text.lines()
         .filter(|line| line.starts_with("-A ") && line.contains(part))
         .map(str::to_owned)
@@ -320,11 +321,8 @@ fn create_on(cluster: &SwarmCluster, name: &str, network: &str, image: &str, scr
 /// The bridges of clusters in the network namespace of the worker.
 fn devices(cluster: &SwarmCluster) -> Vec<String> {
     let ip = prereq::require("ip", "iproute2");
-    let listed = cluster
-        .inside(&ip)
-        .args(["-brief", "link", "show", "type", "bridge"])
-        .output();
-    let text = String::from_utf8(listed.expect("it was found").stdout).expect("it is text");
+    let show = ["-brief", "link", "show", "type", "bridge"];
+    let text = host::run(cluster.inside(&ip).args(show));
     text.lines()
         .filter(|line| line.starts_with("swy-"))
         .map(str::to_owned)
@@ -457,8 +455,7 @@ fn kill_amid(configuration: &str, attach: Vec<(CrashPoint, u32)>, detach: Vec<(C
     let left = ["swy-", " 10.7.7."].map(|part| rules_by(cluster.inside(&iptables_save), part));
     assert_eq!(left, [const { Vec::<String>::new() }; 2]);
     let nft = prereq::require("nft", "nftables");
-    let listed = cluster.inside(&nft).args(["list", "ruleset"]).output();
-    let rules = String::from_utf8(listed.expect("it was found").stdout).expect("it is text");
+    let rules = host::run(cluster.inside(&nft).args(["list", "ruleset"]));
     let is_left = rules.contains("swy-") || rules.contains(" 10.7.7.");
     assert!(!is_left, "{rules}");
 }

@@ -1,17 +1,17 @@
 //! A real dockerd that is in no swarm, with its bridge and its rules of iptables, beside the daemon on a node of its own: what reaches what, and
 //! that neither changes what the other has made. All of it is in a network namespace, which ends with the test, also if that is killed.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::json;
 use switchyard_proto::nomad::drivers::proto as nomad;
-use switchyard_tests::host::{eventually, inside, within};
+use switchyard_tests::host::{eventually, inside, pin_network_namespace, run, within};
 use switchyard_tests::image::busybox_layer;
 use switchyard_tests::nomad::{Agent, TaskSetup};
 use switchyard_tests::prereq;
@@ -62,11 +62,7 @@ impl Remote {
     /// Connects it to the node.
     fn beside(cluster: &SwarmCluster) -> Self {
         let netns = cluster.dir().join("remote");
-        File::create(&netns).expect("the directory of a test can be written");
-        let unshare = prereq::require("unshare", "util-linux");
-        run(Command::new(unshare)
-            .arg(format!("--net={}", netns.display()))
-            .args(["--", "true"]));
+        pin_network_namespace(&netns);
         let ip = prereq::require("ip", "iproute2");
         let path = netns.display();
         for words in [
@@ -176,14 +172,6 @@ fn their_container(cluster: &SwarmCluster, number: usize) -> Container {
 /// The script of a container that serves this name.
 fn serve(name: &str) -> String {
     format!("echo {name} > /tmp/index.html; exec httpd -f -p {SERVED} -h /tmp")
-}
-
-#[track_caller]
-fn run(command: &mut Command) -> String {
-    let output = command.output().expect("it was found, so it starts");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {errors}");
-    String::from_utf8(output.stdout).expect("it is text")
 }
 
 /// Returns what somebody in this network namespace is served there.
