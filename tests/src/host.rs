@@ -9,8 +9,8 @@ mod suspended;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::Read;
-use std::net::{Ipv4Addr, TcpListener};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +26,8 @@ pub use suspended::SuspendedProcess;
 
 /// The interval at which a condition is polled.
 const POLL: Duration = Duration::from_millis(10);
+/// Limit for each step of [`ask`].
+const TRY: Duration = Duration::from_secs(2);
 
 /// Sets the flag when it is dropped: otherwise a failed test would wait for threads of a scope that continue
 /// until then.
@@ -92,6 +94,17 @@ pub fn within<T: Send + 'static>(
         setns(netns, CloneFlags::CLONE_NEWNET).expect("root may enter it");
         work()
     })
+}
+
+/// Connects to an address once, sends this, and returns all that is answered; `None` if nobody is there, or the answer does not end.
+#[must_use]
+pub fn ask(address: SocketAddr, question: &[u8]) -> Option<String> {
+    let mut stream = TcpStream::connect_timeout(&address, TRY).ok()?;
+    stream.set_read_timeout(Some(TRY)).ok()?;
+    stream.write_all(question).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
 }
 
 /// Lets the node forward IPv6, as the first bridge of both families does, of which other tests make some.

@@ -1,11 +1,9 @@
 //! Bridge networks of a swarm: what tasks on them reach, and that neither bridge nor address is left.
 
 use std::fs;
-use std::io::Read;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use nix::net::if_::if_nametoindex;
 use swarm::TaskState;
@@ -18,7 +16,7 @@ use switchyard_network::nft::NftFamily;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use switchyard_swarm::Change;
 use switchyard_tests::backend_fixture::BackendFixture;
-use switchyard_tests::host::{self, eventually};
+use switchyard_tests::host::{self, ask, eventually};
 use switchyard_tests::network::TestNetwork;
 use switchyard_tests::prereq;
 use switchyard_tests::swarm::SwarmCluster;
@@ -28,9 +26,6 @@ use switchyard_tests::swarm::worker::SwarmWorker;
 use super::services::{registry, tasks, wait_all_removed};
 
 mod drivers;
-
-/// Time for one attempt at a connection.
-const TRY: Duration = Duration::from_secs(2);
 
 /// Answers every connection to port 80 with a greeting.
 pub(super) const SERVE: &str = "while true; do echo hello | nc -l -p 80; done";
@@ -125,14 +120,6 @@ fn rules_by(mut iptables_save: Command, part: &str) -> Vec<String> {
         .collect()
 }
 
-pub(super) fn greeting(address: SocketAddr) -> Option<String> {
-    let mut text = String::new();
-    let mut stream = TcpStream::connect_timeout(&address, TRY).ok()?;
-    stream.set_read_timeout(Some(TRY)).ok()?;
-    stream.read_to_string(&mut text).ok()?;
-    Some(text)
-}
-
 /// A backend that attaches sandboxes to bridges by this driver.
 fn with_driver(driver: BridgeDriverChoice) -> BackendFixture {
     let with = || BackendFixture::with(|settings| settings.network.bridge.driver = Some(driver));
@@ -195,7 +182,7 @@ async fn reach_each_other(driver: BridgeDriverChoice) {
         Ipv4Addr::LOCALHOST,
         u16::try_from(port).expect("it is a port"),
     ));
-    let is_greeted = || greeting(published).as_deref() == Some("hello\n");
+    let is_greeted = || ask(published, b"").as_deref() == Some("hello\n");
     assert!(
         tokio::task::block_in_place(|| eventually(LIMIT, is_greeted)),
         "nobody answers on {published}"

@@ -2,8 +2,7 @@
 //! that neither changes what the other has made. All of it is in a network namespace, which ends with the test, also if that is killed.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -11,7 +10,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::json;
 use switchyard_proto::nomad::drivers::proto as nomad;
-use switchyard_tests::host::{eventually, inside, pin_network_namespace, run, within};
+use switchyard_tests::host::{self, eventually, inside, pin_network_namespace, run, within};
 use switchyard_tests::image::busybox_layer;
 use switchyard_tests::nomad::{Agent, TaskSetup};
 use switchyard_tests::prereq;
@@ -31,9 +30,8 @@ const UNPUBLISHED: u16 = 8001;
 /// The published ports. No other program has them in this network namespace.
 const OURS: u16 = 8088;
 const THEIRS: u16 = 8089;
-/// Time for what should arrive, on a busy machine, for one attempt, and for a datagram.
+/// Time for what should arrive, on a busy machine, and for a datagram.
 const LIMIT: Duration = Duration::from_secs(30);
-const TRY: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Another machine, which serves its name. Dropping it ends that; it goes with the directory of the node.
@@ -176,15 +174,9 @@ fn serve(name: &str) -> String {
 
 /// Returns what somebody in this network namespace is served there.
 fn ask(netns: &Path, to: SocketAddr) -> Option<String> {
-    let client = move || {
-        let mut stream = TcpStream::connect_timeout(&to, TRY).ok()?;
-        stream.set_read_timeout(Some(TRY)).ok()?;
-        stream.write_all(b"GET / HTTP/1.0\r\n\r\n").ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        answer.lines().last().map(str::to_owned)
-    };
-    within(netns, client).join().expect("the thread ends")
+    let client = move || host::ask(to, b"GET / HTTP/1.0\r\n\r\n");
+    let answer = within(netns, client).join().expect("the thread ends")?;
+    answer.lines().last().map(str::to_owned)
 }
 
 #[track_caller]
