@@ -1,5 +1,6 @@
 //! A real dockerd that is in no swarm, with its bridge and its rules of iptables, beside the daemon on a node of its own: what reaches what, and
-//! that neither changes what the other has made. All of it is in a network namespace, which ends with the test, also if that is killed.
+//! that neither changes what the other has made. All of it is in a network namespace that is pinned in the directory of the test: what a killed
+//! test leaves is swept with that directory by the next run.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -219,7 +220,13 @@ fn assert_answered(what: &str, netns: &Path, to: (Ipv4Addr, u16), server: &Path)
 
 /// Checks what holds for a task of ours and a container of dockerd, whichever of both was there first.
 #[track_caller]
-fn assert_ways(cluster: &SwarmCluster, remote: &Remote, ours: &Container, docker: &Docker) {
+fn assert_ways(
+    cluster: &SwarmCluster,
+    worker: &SwarmWorker,
+    remote: &Remote,
+    ours: &Container,
+    docker: &Docker,
+) {
     let [policy, ..] = &forward(cluster)[..] else {
         panic!("FORWARD has no policy")
     };
@@ -240,6 +247,7 @@ fn assert_ways(cluster: &SwarmCluster, remote: &Remote, ours: &Container, docker
         assert_answered(from, client, to, server);
     }
     let by_route = (theirs.address, UNPUBLISHED);
+    assert_served("itself", &theirs.netns, by_route, "theirs");
     if docker.is_open {
         // Only the policy protects it.
         assert_served("ours, by route", &ours.netns, by_route, "theirs");
@@ -247,7 +255,24 @@ fn assert_ways(cluster: &SwarmCluster, remote: &Remote, ours: &Container, docker
         assert_eq!(ask(&ours.netns, by_route.into()), None);
     }
     let by_route = (ours.address, SERVED);
-    assert_eq!(ask(&theirs.netns, by_route.into()), None, "direct_routing");
+    // Without this the policy of FORWARD closes it, whatever the daemon does.
+    let accept = format!("FORWARD -o {} -j ACCEPT", worker.root().bridge().bridge());
+    with_rule(cluster, &accept, || {
+        assert_eq!(ask(&theirs.netns, by_route.into()), None, "direct_routing");
+    });
+}
+
+/// Does something while this rule is the first one of its chain.
+#[track_caller]
+fn with_rule(cluster: &SwarmCluster, rule: &str, work: impl FnOnce()) {
+    let iptables = prereq::require("iptables", "iptables");
+    let edit = |action: &str| {
+        let words = format!("-w 20 {action} {rule}");
+        run(cluster.inside(&iptables).args(words.split(' ')));
+    };
+    edit("-I");
+    work();
+    edit("-D");
 }
 
 /// The rules of FORWARD of iptables on the node, with its policy first.
@@ -307,21 +332,19 @@ fn new_node(root: &PrivateRoot) -> String {
 #[track_caller]
 fn close_and_open(cluster: &SwarmCluster, worker: &SwarmWorker, ours: &Container, docker: &Docker) {
     let theirs = &docker.container;
-    let iptables = prereq::require("iptables", "iptables");
+    let by_route = (theirs.address, UNPUBLISHED);
     let bridge = worker.root().bridge().bridge();
     let rule = format!(
         "DOCKER-USER -i {bridge} -o docker0 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP"
     );
-    let edit = |action: &str| {
-        let words = format!("-w 20 {action} {rule}");
-        run(cluster.inside(&iptables).args(words.split(' ')));
-    };
-    edit("-I");
-    let by_route = (theirs.address, UNPUBLISHED);
-    assert_eq!(ask(&ours.netns, by_route.into()), None, "{rule}");
-    assert_served("their port", &ours.netns, (NODE, THEIRS), "theirs");
-    assert_served("our port", &theirs.netns, (NODE, OURS), "ours");
-    edit("-D");
+    with_rule(cluster, &rule, || {
+        assert_eq!(ask(&ours.netns, by_route.into()), None, "{rule}");
+        assert_served("their port", &ours.netns, (NODE, THEIRS), "theirs");
+        assert_served("our port", &theirs.netns, (NODE, OURS), "ours");
+    });
+    if docker.is_open {
+        assert_served("opened", &ours.netns, by_route, "theirs");
+    }
 }
 
 /// Returns what a dockerd would change of the machine itself: its rules of docker, and whether its bridges may ask iptables.
@@ -350,12 +373,12 @@ fn stand_beside(docker_is_first: bool) {
         worker.daemon().restart();
         docker
     });
-    assert_ways(&cluster, &remote, &ours, &docker);
+    assert_ways(&cluster, &worker, &remote, &ours, &docker);
     close_and_open(&cluster, &worker, &ours, &docker);
 
     docker.restart(&mut cluster);
     let beside = rules_of_others(&cluster);
-    assert_ways(&cluster, &remote, &ours, &docker);
+    assert_ways(&cluster, &worker, &remote, &ours, &docker);
     let listed = forward(&cluster);
     let count = listed.iter().filter(|rule| is_of_daemon(rule)).count();
     assert_eq!(count, 3, "{listed:#?}");
