@@ -16,7 +16,7 @@ use switchyard_tests::host::{self, SetOnDrop, eventually};
 use switchyard_tests::http;
 use switchyard_tests::nomad::{Agent, TaskSetup};
 
-use crate::node::{GuestFact, GuestNode, LIMIT, property, run};
+use crate::node::{GuestFact, GuestNode, LIMIT, property, run, try_run};
 use crate::nomad::{agent, task};
 use crate::units::doctor_finds;
 
@@ -63,14 +63,6 @@ const POLICY: (&str, &str) = (
     "<policy target=\"ACCEPT\">\n  <ingress-zone name=\"switchyard\"/>\n  <egress-zone name=\"ANY\"/>\n</policy>\n",
 );
 
-/// Does what is needed to clean up, also after a failure, of which this must hide nothing.
-fn try_run(words: &[&str]) {
-    let ended = Command::new(words[0]).args(&words[1..]).status();
-    if !ended.is_ok_and(|status| status.success()) {
-        println!("{words:?} failed");
-    }
-}
-
 /// The daemon with the driver `native`, and an agent's configuration, until this is dropped.
 struct NativeDriver;
 
@@ -97,16 +89,21 @@ impl Drop for NativeDriver {
     }
 }
 
-/// The other machine, with a server that tells its clients their address. Dropping this removes it.
+/// The other machine, with a server that tells its clients their address.
 struct OtherMachine {
     listener: TcpListener,
+    _way: WayBeyond,
 }
+
+/// The network namespace of the other machine, and the way to it. Dropping this removes both.
+struct WayBeyond;
 
 impl OtherMachine {
     #[track_caller]
     fn connect() -> Self {
         let node = format!("{NODE}/24");
         let theirs = format!("{THEIRS}/24");
+        let way = WayBeyond;
         run(&["ip", "netns", "add", MACHINE]);
         let pair = ["type", "veth", "peer", "name", "eth0", "netns", MACHINE];
         run(&[&["ip", "link", "add", UPLINK][..], &pair].concat());
@@ -117,7 +114,10 @@ impl OtherMachine {
         let listener = within(|| TcpListener::bind((THEIRS, 0)).expect("the address is its own"));
         let set = listener.set_nonblocking(true);
         set.expect("it is a socket");
-        Self { listener }
+        Self {
+            listener,
+            _way: way,
+        }
     }
 
     /// Tells each client its address.
@@ -134,7 +134,7 @@ impl OtherMachine {
     }
 }
 
-impl Drop for OtherMachine {
+impl Drop for WayBeyond {
     fn drop(&mut self) {
         // The device of the node goes with its other end.
         try_run(&["ip", "link", "delete", UPLINK]);
