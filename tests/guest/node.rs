@@ -340,6 +340,12 @@ pub(crate) fn run(words: &[&str]) -> String {
         .to_owned()
 }
 
+/// Runs a command, and returns whether it succeeds.
+pub(crate) fn succeeds(words: &[&str]) -> bool {
+    let ended = Command::new(words[0]).args(&words[1..]).output();
+    ended.is_ok_and(|ended| ended.status.success())
+}
+
 /// Does what is needed to clean up, also after a failure, of which this must hide nothing: says what fails.
 pub(crate) fn try_run(words: &[&str]) {
     let ended = Command::new(words[0]).args(&words[1..]).status();
