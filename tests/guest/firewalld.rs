@@ -36,9 +36,9 @@ const CLIENT: &str = "client {\n  enabled = true\n}\n";
 /// The gateway's own bridge, and its addresses, by default.
 const BRIDGE: &str = "switchyard0";
 const SUBNET: &str = "172.26.80.0/20";
-/// The network namespace of the other machine, and the node's device for the way to it.
-const MACHINE: &str = "guest-far";
-const NAMESPACES: &str = "/run/netns";
+/// The network namespaces of the node and of the other machine, and the node's device for the way to it.
+const HERE: &str = "/proc/self/ns/net";
+const MACHINE: &str = "/run/guest-far";
 const UPLINK: &str = "guest-far0";
 /// The addresses of the node and of the other machine on that way.
 const NODE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
@@ -191,16 +191,9 @@ struct WayBeyond;
 impl OtherMachine {
     #[track_caller]
     fn connect() -> Self {
-        let node = format!("{NODE}/24");
-        let theirs = format!("{THEIRS}/24");
         let way = WayBeyond;
-        run(&["ip", "netns", "add", MACHINE]);
-        let pair = ["type", "veth", "peer", "name", "eth0", "netns", MACHINE];
-        run(&[&["ip", "link", "add", UPLINK][..], &pair].concat());
-        run(&["ip", "addr", "add", &node, "dev", UPLINK]);
-        run(&["ip", "link", "set", UPLINK, "up"]);
-        run(&["ip", "-n", MACHINE, "addr", "add", &theirs, "dev", "eth0"]);
-        run(&["ip", "-n", MACHINE, "link", "set", "eth0", "up"]);
+        let [node, machine] = [HERE, MACHINE].map(Path::new);
+        host::connect_machine(node, UPLINK, machine, [NODE, THEIRS]);
         let listener = within(|| TcpListener::bind((THEIRS, 0)).expect("the address is its own"));
         let set = listener.set_nonblocking(true);
         set.expect("it is a socket");
@@ -228,16 +221,14 @@ impl Drop for WayBeyond {
     fn drop(&mut self) {
         // The device of the node goes with its other end.
         try_run(&["ip", "link", "delete", UPLINK]);
-        try_run(&["ip", "netns", "delete", MACHINE]);
-        // `ip` has mounted the directory of its namespaces on itself.
-        try_run(&["umount", NAMESPACES]);
+        try_run(&["umount", MACHINE]);
+        try_run(&["rm", "--force", MACHINE]);
     }
 }
 
 /// Does something on the other machine.
 fn within<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let netns = Path::new(NAMESPACES).join(MACHINE);
-    let done = host::within(&netns, work).join();
+    let done = host::within(Path::new(MACHINE), work).join();
     done.expect("the thread ends")
 }
 

@@ -66,6 +66,31 @@ pub fn pin_network_namespace(file: &Path) {
         .args(["--", "true"]));
 }
 
+/// Makes another machine: a network namespace that is pinned at this file, and a pair of devices between it and a node, which is a network
+/// namespace, too. The node's has a name and the first of these addresses, the machine's is `eth0` and has the second one.
+///
+/// # Panics
+/// When that cannot be, or a program is not installed.
+#[track_caller]
+pub fn connect_machine(node: &Path, uplink: &str, file: &Path, [own, theirs]: [Ipv4Addr; 2]) {
+    pin_network_namespace(file);
+    let ip = prereq::require("ip", "iproute2");
+    let path = file.display();
+    for (netns, words) in [
+        (
+            node,
+            format!("link add {uplink} type veth peer name eth0 netns {path}"),
+        ),
+        (node, format!("addr add {own}/24 dev {uplink}")),
+        (node, format!("link set {uplink} up")),
+        (file, "link set lo up".to_owned()),
+        (file, format!("addr add {theirs}/24 dev eth0")),
+        (file, "link set eth0 up".to_owned()),
+    ] {
+        run(inside(netns, &ip).args(words.split(' ')));
+    }
+}
+
 /// A program in a network namespace.
 ///
 /// # Panics

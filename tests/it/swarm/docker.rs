@@ -11,7 +11,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::json;
 use switchyard_proto::nomad::drivers::proto as nomad;
-use switchyard_tests::host::{self, eventually, inside, pin_network_namespace, run, within};
+use switchyard_tests::host::{self, connect_machine, eventually, inside, run, within};
 use switchyard_tests::image::busybox_layer;
 use switchyard_tests::nomad::{Agent, TaskSetup};
 use switchyard_tests::prereq;
@@ -61,23 +61,7 @@ impl Remote {
     /// Connects it to the node.
     fn beside(cluster: &SwarmCluster) -> Self {
         let netns = cluster.dir().join("remote");
-        pin_network_namespace(&netns);
-        let ip = prereq::require("ip", "iproute2");
-        let path = netns.display();
-        for words in [
-            format!("link add uplink type veth peer name eth0 netns {path}"),
-            format!("addr add {NODE}/24 dev uplink"),
-            "link set uplink up".to_owned(),
-        ] {
-            run(cluster.inside(&ip).args(words.split(' ')));
-        }
-        for words in [
-            "link set lo up".to_owned(),
-            format!("addr add {REMOTE}/24 dev eth0"),
-            "link set eth0 up".to_owned(),
-        ] {
-            run(inside(&netns, &ip).args(words.split(' ')));
-        }
+        connect_machine(cluster.netns(), "uplink", &netns, [NODE, REMOTE]);
         let pages = cluster.dir().join("pages");
         fs::create_dir(&pages).expect("the directory of a test can be written");
         fs::write(pages.join("index.html"), "remote\n").expect("it was just made");
