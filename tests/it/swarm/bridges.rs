@@ -207,6 +207,9 @@ async fn reach_each_other(driver: BridgeDriverChoice) {
     assert!(if_nametoindex(bridge.as_str()).is_ok(), "{bridge}");
     let by_daemon = !elements(&world, bridge).is_empty();
     assert_eq!(by_daemon, driver == Native);
+    // Those of which none is to be left.
+    let by_plugins = !rules(&format!("{server}/32")).is_empty();
+    assert_eq!(by_plugins, driver == Cni);
 
     assert_addresses_are_of_one_network(&world, &node, &free.subnet()).await;
 
