@@ -11,7 +11,7 @@ use switchyard_tests::host::eventually;
 use switchyard_tests::nomad::{Agent, TaskRunner, TaskSetup};
 
 use crate::daemon::kill_main;
-use crate::node::{GuestFact, GuestNode, LIMIT, run};
+use crate::node::{GuestFact, GuestNode, LIMIT, run, try_run};
 use crate::nomad::{agent_paths, task};
 
 pub(crate) const FACTS: &[GuestFact] = &[(
@@ -61,12 +61,8 @@ impl NfsServer {
 impl Drop for NfsServer {
     fn drop(&mut self) {
         // Also after a failure, of which this must hide nothing.
-        for words in [&["exportfs", "-ua"][..], &["rpc.nfsd", "0"]] {
-            let ended = Command::new(words[0]).args(&words[1..]).status();
-            if !ended.is_ok_and(|status| status.success()) {
-                println!("{words:?} failed");
-            }
-        }
+        try_run(&["exportfs", "-ua"]);
+        try_run(&["rpc.nfsd", "0"]);
         let _ = self.mountd.kill();
         let _ = self.mountd.wait();
         let _ = fs::remove_dir_all(EXPORT);
