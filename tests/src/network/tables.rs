@@ -139,19 +139,24 @@ pub(super) fn clear_accepts(bridge: &str) -> Vec<String> {
     for error in errors {
         tell(&format!("rules of {bridge} in FORWARD: {error:?}"));
     }
-    // It reads all that has to do with nf_tables, whoever has made it.
-    let mut nft = Command::new(prereq::require("nft", "nftables"));
-    match nft.args(["list", "ruleset"]).output() {
-        Ok(listed) if listed.status.success() => {
-            let text = String::from_utf8_lossy(&listed.stdout);
-            let rules = text.lines().filter(|rule| rule.contains(bridge));
-            rules.map(|rule| format!("rule {}", rule.trim())).collect()
-        }
-        failed => {
-            tell(&format!("{nft:?}: {failed:?}"));
-            Vec::new()
-        }
+    rules_shown_by_nft(bridge).unwrap_or_else(|reason| {
+        tell(&format!("nft list ruleset: {reason}"));
+        Vec::new()
+    })
+}
+
+/// Lists the rules that name this bridge: `nft` shows all that has to do with nf_tables, whoever has made it. Not every script that
+/// runs tests installs it.
+fn rules_shown_by_nft(bridge: &str) -> Result<Vec<String>, String> {
+    let nft = prereq::find("nft").ok_or("it is not installed")?;
+    let listed = Command::new(nft).args(["list", "ruleset"]).output();
+    let listed = listed.map_err(|error| error.to_string())?;
+    if !listed.status.success() {
+        return Err(String::from_utf8_lossy(&listed.stderr).into_owned());
     }
+    let text = String::from_utf8_lossy(&listed.stdout);
+    let rules = text.lines().filter(|rule| rule.contains(bridge));
+    Ok(rules.map(|rule| format!("rule {}", rule.trim())).collect())
 }
 
 /// Removes them.
