@@ -112,6 +112,7 @@ fn rules_of_a_range_stay_as_long_as_a_live_root_has_it() {
 #[test]
 fn only_what_is_left_of_a_test_itself_fails_it_where_the_filter_cannot_be_read() {
     let nft = prereq::require("nft", "nftables");
+    let iptables = prereq::require("iptables-nft", "iptables");
     let root = PrivateRoot::new();
     let bridge = root.bridge().bridge();
     let digits = bridge.strip_prefix("swtb").expect("so they are named");
@@ -134,6 +135,10 @@ fn only_what_is_left_of_a_test_itself_fails_it_where_the_filter_cannot_be_read()
         for rule in [others].into_iter().chain(own) {
             change(&format!("add rule ip filter FORWARD {rule}"));
         }
+        let mut list = host::inside(&netns, &iptables);
+        let listed = list.args(["-S", "FORWARD"]).output();
+        let is_refused = listed.is_ok_and(|listed| !listed.status.success());
+        assert!(is_refused, "{others}: iptables can read it");
         let (path, digits) = (root.path().to_owned(), digits.to_owned());
         let cleared = host::within(&netns, move || network::clear(&path, &digits));
         let left = cleared.join().expect("the thread ends");
