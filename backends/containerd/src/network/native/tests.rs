@@ -212,7 +212,7 @@ fn attached_sandbox_has_no_pins_behind_a_task_with_net_admin_whenever_that_comes
 
 /// The same while a later daemon reads the journal, adds the pins, and looks at the notes.
 #[test]
-fn overtaken_sandbox_has_no_pins_behind_a_task_with_net_admin_whenever_that_comes() {
+fn sandbox_taken_over_has_no_pins_behind_a_task_with_net_admin_whenever_that_comes() {
     for task_comes in 0..=3 {
         let dir = tempfile::tempdir().unwrap();
         let layout = Layout::new(&dir.path().join("state"), &dir.path().join("run"));
