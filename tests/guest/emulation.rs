@@ -3,14 +3,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use switchyard_tests::cri::image_spec;
 use switchyard_tests::host::eventually;
 use switchyard_tests::image::{Image, ImageBuilder, LayerBuilder};
 use tonic::Status;
 
-use crate::node::{GuestFact, GuestNode, LIMIT, run};
+use crate::node::{GuestFact, GuestNode, LIMIT, run, try_run};
 
 pub(crate) const FACTS: &[GuestFact] = &[(
     "image_for_another_architecture_runs_while_the_kernel_has_its_emulator",
@@ -135,25 +134,24 @@ struct Handlers {
 impl Handlers {
     /// Mounts it, which loads its module, if nobody does at the first look.
     fn mount() -> Self {
-        let is_own = !Path::new(HANDLERS).join("register").exists();
-        if is_own {
+        let handlers = Self {
+            is_own: !Path::new(HANDLERS).join("register").exists(),
+        };
+        if handlers.is_own {
             run(&["mount", "-t", "binfmt_misc", "binfmt_misc", HANDLERS]);
         }
         assert!(
             !Path::new(HANDLERS).join(NAME).exists(),
             "the image has handlers of its own"
         );
-        Self { is_own }
+        handlers
     }
 }
 
 impl Drop for Handlers {
     fn drop(&mut self) {
         if self.is_own {
-            let ended = Command::new("umount").arg(HANDLERS).status();
-            if !ended.is_ok_and(|status| status.success()) {
-                println!("{HANDLERS} stays mounted");
-            }
+            try_run(&["umount", HANDLERS]);
         }
     }
 }

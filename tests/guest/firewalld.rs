@@ -4,8 +4,8 @@
 use std::fs;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use switchyard_tests::host::{self, SetOnDrop, eventually};
 use switchyard_tests::http;
 use switchyard_tests::nomad::{Agent, TaskSetup};
 
-use crate::node::{GuestFact, GuestNode, LIMIT, property, run};
+use crate::node::{GuestFact, GuestNode, LIMIT, property, run, succeeds, try_run};
 use crate::nomad::{agent, task};
 use crate::units::doctor_finds;
 
@@ -36,9 +36,9 @@ const CLIENT: &str = "client {\n  enabled = true\n}\n";
 /// The gateway's own bridge, and its addresses, by default.
 const BRIDGE: &str = "switchyard0";
 const SUBNET: &str = "172.26.80.0/20";
-/// The network namespace of the other machine, and the node's device for the way to it.
-const MACHINE: &str = "guest-far";
-const NAMESPACES: &str = "/run/netns";
+/// The network namespaces of the node and of the other machine, and the node's device for the way to it.
+const HERE: &str = "/proc/self/ns/net";
+const MACHINE: &str = "/run/guest-far";
 const UPLINK: &str = "guest-far0";
 /// The addresses of the node and of the other machine on that way.
 const NODE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
@@ -63,15 +63,32 @@ const POLICY: (&str, &str) = (
     "<policy target=\"ACCEPT\">\n  <ingress-zone name=\"switchyard\"/>\n  <egress-zone name=\"ANY\"/>\n</policy>\n",
 );
 
-/// Does what is needed to clean up, also after a failure, of which this must hide nothing.
-fn try_run(words: &[&str]) {
-    let ended = Command::new(words[0]).args(&words[1..]).status();
-    if !ended.is_ok_and(|status| status.success()) {
-        println!("{words:?} failed");
-    }
-}
+/// firewalld on the bus, by its name, its object and the interface of its own calls.
+const BUS: [&str; 3] = [
+    "org.fedoraproject.FirewallD1",
+    "/org/fedoraproject/FirewallD1",
+    "org.fedoraproject.FirewallD1",
+];
+/// The calls by which firewalld reads its configuration again, as `firewall-cmd --reload` and `--complete-reload` make them.
+const RELOAD: &str = "reload";
+const COMPLETE_RELOAD: &str = "completeReload";
+/// A port that is open at run time alone, until a reload.
+const MARK: &str = "9/udp";
 
-/// The daemon with the driver `native`, and an agent's configuration, until this is dropped.
+/// A program before `busctl` in the `PATH` of the daemon, by which `switchyard doctor` finds programs: it notes each call with its exit status.
+const NOTING: (&str, &str) = (
+    "/usr/local/sbin/busctl",
+    "#!/bin/sh\n/usr/bin/busctl \"$@\"\nstatus=$?\necho \"$status $*\" >>/run/guest-busctl\nexit $status\n",
+);
+const NOTES: &str = "/run/guest-busctl";
+/// What the doctor asks firewalld before it judges a zone.
+const QUESTIONS: [&str; 3] = [
+    "FirewallD1 getDefaultZone",
+    "zone getActiveZones",
+    "policy getActivePolicies",
+];
+
+/// The daemon with the driver `native`, and an agent's configuration, until this is dropped, which also removes what it has made of the bridge.
 struct NativeDriver;
 
 impl NativeDriver {
@@ -94,30 +111,96 @@ impl Drop for NativeDriver {
         // Only if it is empty.
         let _ = fs::remove_dir(AGENT_DIR);
         try_run(&["systemctl", "restart", "switchyard"]);
+        // The network of the task ends behind the answer.
+        let is_cleared = || succeeds(&["switchyard", "network", "clear"]);
+        if !eventually(LIMIT, is_cleared) {
+            println!("the tables are left");
+        }
+        if has_bridge() {
+            try_run(&["ip", "link", "delete", BRIDGE]);
+        }
     }
 }
 
-/// The other machine, with a server that tells its clients their address. Dropping this removes it.
+fn has_bridge() -> bool {
+    Path::new("/sys/class/net").join(BRIDGE).exists()
+}
+
+/// An accept of iptables for what comes from the bridge, before all other rules, until this is dropped.
+struct AcceptFirst;
+
+impl AcceptFirst {
+    const RULE: [&str; 5] = ["FORWARD", "-i", BRIDGE, "-j", "ACCEPT"];
+
+    #[track_caller]
+    fn insert() -> Self {
+        run(&[&["iptables", "-I"][..], &Self::RULE].concat());
+        Self
+    }
+}
+
+impl Drop for AcceptFirst {
+    fn drop(&mut self) {
+        try_run(&[&["iptables", "-D"][..], &Self::RULE].concat());
+    }
+}
+
+/// Notes what `switchyard doctor` asks by the bus, until this is dropped.
+struct NotedCalls;
+
+impl NotedCalls {
+    fn begin() -> Self {
+        let noted = Self;
+        let (program, script) = NOTING;
+        fs::write(program, script).expect("root may");
+        let executable = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(program, executable).expect("root may");
+        noted
+    }
+
+    /// Forgets the calls so far.
+    fn clear() {
+        fs::write(NOTES, "").expect("root may");
+    }
+
+    /// Returns whether each of these calls was answered.
+    fn are_answered(questions: &[&str]) -> bool {
+        let notes = fs::read_to_string(NOTES).unwrap_or_default();
+        questions.iter().all(|question| {
+            let mut lines = notes.lines();
+            lines.any(|line| line.starts_with("0 ") && line.ends_with(question))
+        })
+    }
+}
+
+impl Drop for NotedCalls {
+    fn drop(&mut self) {
+        try_run(&["rm", "--force", NOTING.0, NOTES]);
+    }
+}
+
+/// The other machine, with a server that tells its clients their address.
 struct OtherMachine {
     listener: TcpListener,
+    _way: WayBeyond,
 }
+
+/// The network namespace of the other machine, and the way to it. Dropping this removes both.
+struct WayBeyond;
 
 impl OtherMachine {
     #[track_caller]
     fn connect() -> Self {
-        let node = format!("{NODE}/24");
-        let theirs = format!("{THEIRS}/24");
-        run(&["ip", "netns", "add", MACHINE]);
-        let pair = ["type", "veth", "peer", "name", "eth0", "netns", MACHINE];
-        run(&[&["ip", "link", "add", UPLINK][..], &pair].concat());
-        run(&["ip", "addr", "add", &node, "dev", UPLINK]);
-        run(&["ip", "link", "set", UPLINK, "up"]);
-        run(&["ip", "-n", MACHINE, "addr", "add", &theirs, "dev", "eth0"]);
-        run(&["ip", "-n", MACHINE, "link", "set", "eth0", "up"]);
+        let way = WayBeyond;
+        let [node, machine] = [HERE, MACHINE].map(Path::new);
+        host::connect_machine(node, UPLINK, machine, [NODE, THEIRS]);
         let listener = within(|| TcpListener::bind((THEIRS, 0)).expect("the address is its own"));
         let set = listener.set_nonblocking(true);
         set.expect("it is a socket");
-        Self { listener }
+        Self {
+            listener,
+            _way: way,
+        }
     }
 
     /// Tells each client its address.
@@ -134,20 +217,18 @@ impl OtherMachine {
     }
 }
 
-impl Drop for OtherMachine {
+impl Drop for WayBeyond {
     fn drop(&mut self) {
         // The device of the node goes with its other end.
         try_run(&["ip", "link", "delete", UPLINK]);
-        try_run(&["ip", "netns", "delete", MACHINE]);
-        // `ip` has mounted the directory of its namespaces on itself.
-        try_run(&["umount", NAMESPACES]);
+        try_run(&["umount", MACHINE]);
+        try_run(&["rm", "--force", MACHINE]);
     }
 }
 
 /// Does something on the other machine.
 fn within<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let netns = Path::new(NAMESPACES).join(MACHINE);
-    let done = host::within(&netns, work).join();
+    let done = host::within(Path::new(MACHINE), work).join();
     done.expect("the thread ends")
 }
 
@@ -166,19 +247,29 @@ impl Firewalld {
     /// Waits until it answers. It has its name on the bus before it has made its rules, and answers when they are there.
     #[track_caller]
     fn wait() {
-        let is_running = || {
-            let mut state = Command::new("firewall-cmd");
-            let ended = state.arg("--state").stdout(Stdio::null()).status();
-            ended.is_ok_and(|status| status.success())
-        };
+        let is_running = || succeeds(&["firewall-cmd", "--state"]);
         assert!(eventually(LIMIT, is_running), "firewalld does not run");
     }
 
-    /// Has it read its configuration again. An emulated one may take longer than the 25 seconds for which its client waits.
+    /// Has it read its configuration again, which undoes what was changed at run time alone. Its own client would wait for 25 seconds, which
+    /// an emulated one may exceed.
     #[track_caller]
-    fn reload(how: &str) {
-        try_run(&["firewall-cmd", how]);
+    fn reload(call: &str) {
+        let ports = || run(&["firewall-cmd", "--zone=public", "--list-ports"]);
+        let mark = format!("--add-port={MARK}");
+        run(&["firewall-cmd", "--zone=public", &mark]);
+        assert_eq!(ports(), MARK);
+        let limit = format!("--timeout={}", LIMIT.as_secs());
+        run(&[&["busctl", limit.as_str(), "call"][..], &BUS, &[call]].concat());
         Self::wait();
+        assert_eq!(ports(), "", "{call} has undone nothing");
+    }
+
+    /// Checks which zone the bridge's addresses have.
+    #[track_caller]
+    fn assert_zone(expected: &str, when: &str) {
+        let source = format!("--get-zone-of-source={SUBNET}");
+        assert_eq!(run(&["firewall-cmd", &source]), expected, "{when}");
     }
 }
 
@@ -290,15 +381,19 @@ fn told() -> Vec<String> {
         .collect()
 }
 
-/// Polls, since an emulated firewalld may answer later than the 5 seconds for which `switchyard doctor` waits.
+/// Checks what `switchyard doctor` tells when firewalld has answered [`QUESTIONS`] and more of them: without an answer it would tell nothing. Polls,
+/// since an emulated firewalld may answer later than the 5 seconds for which it waits.
 #[track_caller]
-fn assert_told(expected: &[&str], when: &str) {
+fn assert_told(expected: &[&str], more: &[&str], when: &str) {
+    let questions = [&QUESTIONS[..], more].concat();
     let mut last = Vec::new();
     let is_so = eventually(LIMIT, || {
+        NotedCalls::clear();
         last = told();
-        last == expected
+        last == expected && NotedCalls::are_answered(&questions)
     });
-    assert!(is_so, "{when}: {last:?}");
+    let notes = fs::read_to_string(NOTES).unwrap_or_default();
+    assert!(is_so, "{when}: {last:?} after {notes}");
 }
 
 fn firewalld_is_opened_as_documented(node: &GuestNode) {
@@ -307,13 +402,13 @@ fn firewalld_is_opened_as_documented(node: &GuestNode) {
     let machine = OtherMachine::connect();
     let agent = agent();
     let mut task = server(&agent, &node.image());
-    let started = agent.driver().start(&task.config);
-    started.unwrap_or_else(|status| panic!("{status}"));
     let connections = Connections {
         machine: &machine,
         agent: &agent,
         task: &task,
     };
+    let started = agent.driver().start(&task.config);
+    started.unwrap_or_else(|status| panic!("{status}"));
     connections.assert_come_in("before firewalld");
     connections.assert_leave("before firewalld");
     let before = tables();
@@ -322,9 +417,12 @@ fn firewalld_is_opened_as_documented(node: &GuestNode) {
     connections.assert_come_in("beside firewalld");
     connections.assert_do_not_leave("beside firewalld");
     assert_tables_are(&before, "beside firewalld");
+    let noted = NotedCalls::begin();
     let rejected = format!("firewalld: the zone public rejects what comes from {BRIDGE}");
-    assert_told(&[&rejected], "beside firewalld");
+    let settings = ["getZoneSettings2 s public"];
+    assert_told(&[&rejected], &settings, "beside firewalld");
     assert_is_opened(&connections, &before);
+    drop(noted);
     drop(firewalld);
     connections.assert_leave("after firewalld");
     connections.assert_come_in("after firewalld");
@@ -336,25 +434,17 @@ fn firewalld_is_opened_as_documented(node: &GuestNode) {
     drop(machine);
     drop(driver);
     node.wait_ready();
-    // The network of the task ends behind the answer.
-    let is_cleared = || {
-        let cleared = Command::new("/usr/bin/switchyard")
-            .args(["network", "clear"])
-            .output();
-        cleared.is_ok_and(|ended| ended.status.success())
-    };
-    assert!(eventually(LIMIT, is_cleared), "the tables are left");
-    run(&["ip", "link", "delete", BRIDGE]);
+    assert!(!tables().contains("intact"), "{}", tables());
+    assert!(!has_bridge(), "the bridge is left");
 }
 
 /// Each way of docs/network.md lets the task reach the other machine, and leaves the daemon's tables and the published port as they were.
 #[track_caller]
 fn assert_is_opened(connections: &Connections<'_>, before: &str) {
     // iptables accepts the packet first; the chain of firewalld rejects it all the same.
-    let accept = ["FORWARD", "-i", BRIDGE, "-j", "ACCEPT"];
-    run(&[&["iptables", "-I"][..], &accept].concat());
+    let accept = AcceptFirst::insert();
     connections.assert_do_not_leave("with an accept for iptables");
-    run(&[&["iptables", "-D"][..], &accept].concat());
+    drop(accept);
 
     // What no zone has is in the default one, and may go to the devices that were put into it, as NetworkManager puts uplinks.
     let uplink = |verb: &str| {
@@ -372,19 +462,25 @@ fn assert_is_opened(connections: &Connections<'_>, before: &str) {
     connections.assert_do_not_leave("in the zone trusted, but not yet");
     run(&[&["firewall-cmd"][..], &trust].concat());
     connections.assert_leave("in the zone trusted");
-    Firewalld::reload("--reload");
-    connections.assert_leave("in the zone trusted");
-    connections.assert_come_in("in the zone trusted");
-    assert_told(&[], "in the zone trusted");
-    assert_tables_are(before, "after a reload");
+    Firewalld::reload(RELOAD);
+    let when = "in the zone trusted, after a reload";
+    Firewalld::assert_zone("trusted", when);
+    connections.assert_leave(when);
+    connections.assert_come_in(when);
+    assert_told(&[], &["getZoneSettings2 s trusted"], when);
+    assert_tables_are(before, when);
 
     fs::remove_file(TRUSTED).expect("it was written");
     for (file, text) in [ZONE, POLICY] {
         fs::write(file, text).expect("root may");
     }
-    Firewalld::reload("--complete-reload");
-    connections.assert_leave("by a policy");
-    connections.assert_come_in("by a policy");
-    assert_told(&[], "by a policy");
-    assert_tables_are(before, "after a complete reload");
+    for reload in [RELOAD, COMPLETE_RELOAD] {
+        Firewalld::reload(reload);
+        let when = format!("by a policy, after {reload}");
+        Firewalld::assert_zone("switchyard", &when);
+        connections.assert_leave(&when);
+        connections.assert_come_in(&when);
+        assert_told(&[], &[], &when);
+        assert_tables_are(before, &when);
+    }
 }

@@ -11,7 +11,7 @@ use switchyard_tests::host::eventually;
 use switchyard_tests::nomad::{Agent, TaskRunner, TaskSetup};
 
 use crate::daemon::kill_main;
-use crate::node::{GuestFact, GuestNode, LIMIT, run};
+use crate::node::{GuestFact, GuestNode, LIMIT, run, try_run};
 use crate::nomad::{agent_paths, task};
 
 pub(crate) const FACTS: &[GuestFact] = &[(
@@ -34,12 +34,14 @@ const BOUNDED: &str = "soft,timeo=100,retrans=2";
 /// A server of NFS 4 with one export for this machine, until it is dropped.
 struct NfsServer {
     /// Process that answers the kernel's questions about exports.
-    mountd: Child,
+    /// `None` until it runs.
+    mountd: Option<Child>,
 }
 
 impl NfsServer {
     /// Starts the server. No client may open a file for the first seconds, in which those of before could reclaim theirs.
     fn start() -> Self {
+        let mut server = Self { mountd: None };
         fs::create_dir_all(EXPORT).expect("the disk can be written");
         let only_4 = ["--no-nfs-version", "3"];
         let times = ["--lease-time", "10", "--grace-time", "10"];
@@ -49,9 +51,7 @@ impl NfsServer {
             .args(only_4)
             .stdin(Stdio::null())
             .spawn();
-        let server = Self {
-            mountd: mountd.expect("the image has it"),
-        };
+        server.mountd = Some(mountd.expect("the image has it"));
         let options = "rw,no_root_squash,no_subtree_check";
         run(&["exportfs", "-o", options, &format!("127.0.0.1:{EXPORT}")]);
         server
@@ -61,14 +61,12 @@ impl NfsServer {
 impl Drop for NfsServer {
     fn drop(&mut self) {
         // Also after a failure, of which this must hide nothing.
-        for words in [&["exportfs", "-ua"][..], &["rpc.nfsd", "0"]] {
-            let ended = Command::new(words[0]).args(&words[1..]).status();
-            if !ended.is_ok_and(|status| status.success()) {
-                println!("{words:?} failed");
-            }
+        try_run(&["exportfs", "-ua"]);
+        try_run(&["rpc.nfsd", "0"]);
+        if let Some(mountd) = &mut self.mountd {
+            let _ = mountd.kill();
+            let _ = mountd.wait();
         }
-        let _ = self.mountd.kill();
-        let _ = self.mountd.wait();
         let _ = fs::remove_dir_all(EXPORT);
     }
 }

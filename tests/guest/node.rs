@@ -168,6 +168,7 @@ impl GuestNode {
     /// Restarts the daemon with steps enabled, so that a test can kill it.
     #[track_caller]
     pub(crate) fn killable(&self) -> KillableDaemon<'_> {
+        let killable = KillableDaemon { node: self };
         fs::create_dir_all(Path::new(DROP_IN).parent().expect("it has one"))
             .expect("it can be made");
         let environment = format!(
@@ -178,7 +179,7 @@ impl GuestNode {
         run(&["systemctl", "daemon-reload"]);
         run(&["systemctl", "restart", "switchyard"]);
         self.wait_ready();
-        KillableDaemon { node: self }
+        killable
     }
 }
 
@@ -210,8 +211,8 @@ impl KillableDaemon<'_> {
 
 impl Drop for KillableDaemon<'_> {
     fn drop(&mut self) {
-        fs::remove_file(DROP_IN).expect("it is there");
-        run(&["systemctl", "daemon-reload"]);
+        try_run(&["rm", "--force", DROP_IN]);
+        try_run(&["systemctl", "daemon-reload"]);
     }
 }
 
@@ -337,6 +338,20 @@ pub(crate) fn run(words: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout)
         .trim_end()
         .to_owned()
+}
+
+/// Runs a command, and returns whether it succeeds.
+pub(crate) fn succeeds(words: &[&str]) -> bool {
+    let ended = Command::new(words[0]).args(&words[1..]).output();
+    ended.is_ok_and(|ended| ended.status.success())
+}
+
+/// Does what is needed to clean up, also after a failure, of which this must hide nothing: says what fails.
+pub(crate) fn try_run(words: &[&str]) {
+    let ended = Command::new(words[0]).args(&words[1..]).status();
+    if !ended.is_ok_and(|status| status.success()) {
+        println!("{words:?} failed");
+    }
 }
 
 /// A property of a unit.

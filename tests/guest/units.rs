@@ -10,7 +10,9 @@ use serde_json::Value;
 use switchyard_proto::cri::v1 as cri;
 use tonic::Code;
 
-use crate::node::{GuestFact, GuestNode, LIMIT, SOCKET, cgroup_file, property, run, scope};
+use crate::node::{
+    GuestFact, GuestNode, LIMIT, SOCKET, cgroup_file, property, run, scope, try_run,
+};
 
 pub(crate) const FACTS: &[GuestFact] = &[
     (
@@ -63,13 +65,13 @@ struct MergedExtension;
 
 impl MergedExtension {
     fn new() -> Self {
+        let merged = Self;
         for (name, text) in OF_EXTENSION {
             let file = Path::new(EXTENSION).join(name);
             let dir = file.parent().expect("it is below a directory");
             fs::create_dir_all(dir).expect("root may");
             fs::write(file, text).expect("root may");
         }
-        let merged = Self;
         run(&["systemd-sysext", "merge"]);
         run(&["systemctl", "daemon-reload"]);
         merged
@@ -78,13 +80,8 @@ impl MergedExtension {
 
 impl Drop for MergedExtension {
     fn drop(&mut self) {
-        for [program, word] in [
-            ["systemd-sysext", "unmerge"],
-            ["systemctl", "daemon-reload"],
-        ] {
-            // Nothing can be done about it, and a fact that fails says so itself.
-            let _ = Command::new(program).arg(word).status();
-        }
+        try_run(&["systemd-sysext", "unmerge"]);
+        try_run(&["systemctl", "daemon-reload"]);
         let _ = fs::remove_dir_all(EXTENSION);
     }
 }

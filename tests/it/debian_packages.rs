@@ -55,7 +55,7 @@ const SCRIPTS: [(&str, &[&str]); 9] = [
 ];
 
 /// Programs that are called although no list has them, and the reason.
-const OTHERS: [(&str, &str); 11] = [
+const OTHERS: [(&str, &str); 10] = [
     (
         "apparmor_parser",
         "the daemon calls it where the node has AppArmor",
@@ -63,7 +63,6 @@ const OTHERS: [(&str, &str); 11] = [
     ("cargo", "Rust comes from rustup"),
     ("docker", "shown where there is one"),
     ("dockerd", "shown where there is one"),
-    ("firewall-cmd", "called in the guest, whose image has it"),
     ("git", "the revision is unknown without it"),
     ("no-such-program-anywhere", "nobody has it, as a test wants"),
     ("nomad", "shown where there is one"),

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 
 use nix::mount::{MsFlags, mount};
 use serde_json::{Value, json};
-use switchyard_tests::host::{cgroups, mounts, processes};
+use switchyard_tests::host::{cgroups, mounts, pin_network_namespace, processes, run};
 use switchyard_tests::image::{self, Family, ImageBuilder, Index, LayerBuilder};
 use switchyard_tests::leak_scan::LeakScan;
 use switchyard_tests::registry::Registry;
@@ -371,7 +371,8 @@ fn leaked_pod_network_is_found_and_removed() {
     let root = PrivateRoot::new();
     let bridge = root.network().bridge().to_owned();
     let digits = bridge.trim_start_matches("swt").to_owned();
-    let pin = pin_network_namespace(root.path());
+    let pin = root.path().join("pin");
+    pin_network_namespace(&pin);
     let id = "ef".repeat(32);
     let result = cni(&root, "ADD", &id, &pin);
     let address: Ipv4Addr = result["ips"][0]["address"]
@@ -397,16 +398,15 @@ fn leaked_pod_network_is_found_and_removed() {
     );
     drop(root);
     assert!(!Path::new("/sys/class/net").join(&bridge).exists());
-    let rules = Command::new(prereq::require("iptables-save", "iptables"))
-        .output()
-        .unwrap();
-    assert!(!String::from_utf8(rules.stdout).unwrap().contains(&digits));
+    let save = prereq::require("iptables-save", "iptables");
+    assert!(!run(&mut Command::new(save)).contains(&digits));
 }
 
 #[test]
 fn released_network_passes_the_leak_scan() {
     let root = PrivateRoot::new();
-    let pin = pin_network_namespace(root.path());
+    let pin = root.path().join("pin");
+    pin_network_namespace(&pin);
     let id = "01".repeat(32);
     cni(&root, "ADD", &id, &pin);
     cni(&root, "DEL", &id, &pin);
@@ -458,15 +458,6 @@ fn cgroup_mount() -> PathBuf {
         .find(|mount| mount.kind == "cgroup" && mount.point.ends_with("pids"));
     let any = pids.or_else(|| mounts.iter().find(|mount| mount.kind == "cgroup2"));
     any.expect("control groups are mounted").point.clone()
-}
-
-fn pin_network_namespace(root: &Path) -> PathBuf {
-    let pin = root.join("pin");
-    fs::write(&pin, "").expect("the root can be written");
-    // unshare(1) pins the namespace it makes at this file.
-    let status = command(&["unshare", &format!("--net={}", pin.display()), "true"]).status();
-    assert!(status.expect("util-linux has unshare").success());
-    pin
 }
 
 /// Runs the first plugin of the root's network as a runtime does.

@@ -9,8 +9,8 @@ mod suspended;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::Read;
-use std::net::{Ipv4Addr, TcpListener};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +26,8 @@ pub use suspended::SuspendedProcess;
 
 /// The interval at which a condition is polled.
 const POLL: Duration = Duration::from_millis(10);
+/// Limit for each step of [`ask`].
+const TRY: Duration = Duration::from_secs(2);
 
 /// Sets the flag when it is dropped: otherwise a failed test would wait for threads of a scope that continue
 /// until then.
@@ -35,6 +37,57 @@ pub struct SetOnDrop<'a>(pub &'a AtomicBool);
 impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Runs a command, and returns its output.
+///
+/// # Panics
+/// When it does not start, fails, or prints what is no text.
+#[track_caller]
+pub fn run(command: &mut Command) -> String {
+    let output = command.output();
+    let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {errors}");
+    String::from_utf8(output.stdout).expect("it is text")
+}
+
+/// Makes a network namespace and pins it at this file, until somebody unmounts that.
+///
+/// # Panics
+/// When that cannot be, or `unshare` is not installed.
+#[track_caller]
+pub fn pin_network_namespace(file: &Path) {
+    File::create(file).expect("the directory of a test can be written");
+    let unshare = prereq::require("unshare", "util-linux");
+    run(Command::new(unshare)
+        .arg(format!("--net={}", file.display()))
+        .args(["--", "true"]));
+}
+
+/// Makes another machine: a network namespace that is pinned at this file, and a pair of devices between it and a node, which is a network
+/// namespace, too. The node's has a name and the first of these addresses, the machine's is `eth0` and has the second one.
+///
+/// # Panics
+/// When that cannot be, or a program is not installed.
+#[track_caller]
+pub fn connect_machine(node: &Path, uplink: &str, file: &Path, [own, theirs]: [Ipv4Addr; 2]) {
+    pin_network_namespace(file);
+    let ip = prereq::require("ip", "iproute2");
+    let path = file.display();
+    for (netns, words) in [
+        (
+            node,
+            format!("link add {uplink} type veth peer name eth0 netns {path}"),
+        ),
+        (node, format!("addr add {own}/24 dev {uplink}")),
+        (node, format!("link set {uplink} up")),
+        (file, "link set lo up".to_owned()),
+        (file, format!("addr add {theirs}/24 dev eth0")),
+        (file, "link set eth0 up".to_owned()),
+    ] {
+        run(inside(netns, &ip).args(words.split(' ')));
     }
 }
 
@@ -66,6 +119,17 @@ pub fn within<T: Send + 'static>(
         setns(netns, CloneFlags::CLONE_NEWNET).expect("root may enter it");
         work()
     })
+}
+
+/// Connects to an address once, sends this, and returns all that is answered; `None` if nobody is there, or the answer does not end.
+#[must_use]
+pub fn ask(address: SocketAddr, question: &[u8]) -> Option<String> {
+    let mut stream = TcpStream::connect_timeout(&address, TRY).ok()?;
+    stream.set_read_timeout(Some(TRY)).ok()?;
+    stream.write_all(question).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
 }
 
 /// Lets the node forward IPv6, as the first bridge of both families does, of which other tests make some.

@@ -2,7 +2,6 @@
 //! traces.
 
 use std::fs;
-use std::io::Write;
 use std::net::Ipv4Addr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
@@ -12,10 +11,12 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use self::tables::{devices, remove_accepts, remove_tables};
+use self::packet_rules::{PacketRules, clear_forward_rules, clear_rules, rules};
+use self::tables::{clear_accepts, devices, remove_tables};
 use crate::{host, prereq};
 
 mod held;
+mod packet_rules;
 mod tables;
 
 pub use held::port_rules;
@@ -24,7 +25,7 @@ pub use held::port_rules;
 pub const NODE_DIR: &str = "cni";
 /// The directory of [`TestNetwork::of_gateway`] below that of a test.
 pub const GATEWAY_DIR: &str = "bridge";
-/// Time for the kernel to end a network namespace, on a busy machine.
+/// Time for the kernel to end a network namespace, and for others to leave the packet filters alone, on a busy machine.
 const END_LIMIT: Duration = Duration::from_secs(10);
 /// The file that records the common prefix of all addresses of a network.
 const SUBNET_FILE: &str = "addresses-begin";
@@ -71,9 +72,7 @@ impl TestNetwork {
             if routes.iter().any(mask) {
                 continue;
             }
-            let lock = format!("switchyard-tests-subnet-{}-{}", subnet[1], subnet[2]);
-            let address = SocketAddr::from_abstract_name(lock).expect("the name is short");
-            if let Ok(reservation) = UnixListener::bind_addr(&address) {
+            if let Some(reservation) = reserve(&prefix_of(subnet)) {
                 let network = Self {
                     name,
                     bridge,
@@ -213,8 +212,7 @@ impl TestNetwork {
 
     /// The common prefix of all its addresses.
     fn address_prefix(&self) -> String {
-        let [a, b, c] = self.subnet;
-        format!("{a}.{b}.{c}.")
+        prefix_of(self.subnet)
     }
 
     fn address(&self, host: u8) -> Ipv4Addr {
@@ -222,8 +220,30 @@ impl TestNetwork {
     }
 }
 
+/// The common prefix of all addresses of a subnet.
+fn prefix_of([a, b, c]: [u8; 3]) -> String {
+    format!("{a}.{b}.{c}.")
+}
+
+/// Reserves the subnet with this prefix against other tests, until the result is dropped; `None` if one of them has it.
+fn reserve(prefix: &str) -> Option<UnixListener> {
+    let (_, rest) = prefix.trim_end_matches('.').split_once('.')?;
+    let lock = format!("switchyard-tests-subnet-{}", rest.replace('.', "-"));
+    let address = SocketAddr::from_abstract_name(lock).ok()?;
+    UnixListener::bind_addr(&address).ok()
+}
+
+/// Says what a clean-up cannot look at or change, which is no fault of the test.
+#[expect(
+    clippy::print_stderr,
+    reason = "the test harness shows this output with a failed test"
+)]
+fn tell(what: &str) {
+    eprintln!("clean-up: {what}");
+}
+
 /// Removes the bridges, their ports and the packet rules of the networks with these digits, of the test that
-/// has its files at `path`; says what could not be.
+/// has its files at `path`; returns what of it is left.
 #[must_use]
 pub fn clear(path: &Path, digits: &str) -> Vec<String> {
     let gateway = gateway_bridge(digits);
@@ -242,7 +262,7 @@ pub fn clear(path: &Path, digits: &str) -> Vec<String> {
         .filter_map(beginning)
         .collect();
     if !beginnings.is_empty() {
-        left.extend(remove_accepts(&gateway));
+        left.extend(clear_accepts(&gateway));
         left.extend(clear_forward_rules(&beginnings));
     }
     left
@@ -313,73 +333,6 @@ pub fn in_use(networks: &[&TestNetwork]) -> Vec<String> {
     found
 }
 
-/// The packet rules of this machine, in `iptables-save` form.
-struct PacketRules {
-    nat: Vec<String>,
-    filter: Vec<String>,
-}
-
-impl PacketRules {
-    /// Reads those that `iptables` or `ip6tables` has made.
-    fn read(program: &str) -> Self {
-        let save = prereq::require(&format!("{program}-save"), "iptables");
-        let output = Command::new(save).stderr(Stdio::null()).output();
-        let text = output
-            .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
-            .unwrap_or_default();
-        let table = |name: &str| {
-            let lines = text
-                .lines()
-                .skip_while(|line| *line != name)
-                .take_while(|line| *line != "COMMIT");
-            lines
-                .filter(|line| line.starts_with("-A "))
-                .map(str::to_owned)
-                .collect()
-        };
-        Self {
-            nat: table("*nat"),
-            filter: table("*filter"),
-        }
-    }
-
-    /// The rules of the nat table that the plugins marked with one of these names.
-    fn marked(&self, names: &[&str]) -> impl Iterator<Item = &String> {
-        let is_marked = move |rule: &&String| names.iter().any(|name| rule.contains(name));
-        self.nat.iter().filter(is_marked)
-    }
-
-    /// The rules by which the CNI firewall plugin accepts packets of addresses with this prefix.
-    fn accepting(&self, beginning: &str) -> impl Iterator<Item = &String> {
-        let address = format!(" {beginning}");
-        self.filter
-            .iter()
-            .filter(move |rule| rule.starts_with("-A CNI-") && rule.contains(&address))
-    }
-}
-
-/// The rules that accept packets of addresses with one of these prefixes.
-fn forward_rules(beginnings: &[String]) -> Vec<String> {
-    let rules = PacketRules::read("iptables");
-    let accepting = beginnings.iter().flat_map(|one| rules.accepting(one));
-    accepting.cloned().collect()
-}
-
-/// Removes these rules, and says which could not be.
-fn clear_forward_rules(beginnings: &[String]) -> Vec<String> {
-    let rules = forward_rules(beginnings);
-    if rules.is_empty() {
-        return rules;
-    }
-    let deletions: String = rules
-        .iter()
-        .map(|rule| rule.replacen("-A ", "-D ", 1) + "\n")
-        .collect();
-    restore("iptables", &format!("*filter\n{deletions}COMMIT\n"));
-    let left = forward_rules(beginnings).into_iter();
-    left.map(|rule| format!("iptables rule {rule}")).collect()
-}
-
 fn delete_link(link: &str) {
     // A veth is removed with its namespace, possibly at this moment; remaining ones are reported below.
     let ip = prereq::require("ip", "iproute2");
@@ -387,70 +340,6 @@ fn delete_link(link: &str) {
         .args(["link", "delete", link])
         .stderr(Stdio::null())
         .status();
-}
-
-fn rules(program: &str, names: &[&str]) -> Vec<String> {
-    PacketRules::read(program).marked(names).cloned().collect()
-}
-
-/// Removes the rules that carry one of these names, and the chains of single containers that they led to. The
-/// chains that all networks share (`CNI-HOSTPORT-*`) stay: another network may be about to use them.
-fn clear_rules(program: &str, names: &[&str]) {
-    let rules = rules(program, names);
-    if rules.is_empty() {
-        return;
-    }
-    let mut script = String::from("*nat\n");
-    let mut chains: Vec<&str> = Vec::new();
-    for rule in &rules {
-        let source = rule.split(' ').nth(1).unwrap_or_default();
-        if !is_own_chain(source) {
-            script.push_str(&rule.replacen("-A ", "-D ", 1));
-            script.push('\n');
-        }
-        let target = rule
-            .split(" -j ")
-            .last()
-            .and_then(|rest| rest.split(' ').next())
-            .unwrap_or_default();
-        chains.extend(
-            [source, target]
-                .into_iter()
-                .filter(|chain| is_own_chain(chain)),
-        );
-    }
-    chains.sort_unstable();
-    chains.dedup();
-    for action in ["-F", "-X"] {
-        for chain in &chains {
-            script.push_str(&format!("{action} {chain}\n"));
-        }
-    }
-    script.push_str("COMMIT\n");
-    restore(program, &script);
-}
-
-fn restore(program: &str, script: &str) {
-    let restore = prereq::require(&format!("{program}-restore"), "iptables");
-    let child = Command::new(restore)
-        .args(["--noflush", "-w", "10"])
-        .stdin(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn();
-    if let Ok(mut child) = child {
-        if let Some(mut input) = child.stdin.take() {
-            // If the program exits early, the rules that stay are reported.
-            let _ = input.write_all(script.as_bytes());
-        }
-        let _ = child.wait();
-    }
-}
-
-fn is_own_chain(chain: &str) -> bool {
-    chain.starts_with("CNI-")
-        && !chain.starts_with("CNI-HOSTPORT-")
-        && chain != "CNI-FORWARD"
-        && chain != "CNI-ADMIN"
 }
 
 /// The destinations and masks of the IPv4 routes, save the default one.

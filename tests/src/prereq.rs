@@ -98,7 +98,7 @@ pub fn require_static_busybox() -> PathBuf {
     path
 }
 
-fn find(program: &str) -> Option<PathBuf> {
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
         .chain(SYSTEM_DIRS.iter().map(PathBuf::from))

@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::external_containerd::ExternalContainerd;
-use crate::host::{eventually, inside, within};
+use crate::host::{eventually, inside, pin_network_namespace, run, within};
 use crate::prereq;
 use crate::scratch::{Scratch, cgroup_name};
 
@@ -26,6 +26,9 @@ const START_LIMIT: Duration = Duration::from_secs(120);
 
 /// Limit for managers to agree on something.
 pub const AGREE_LIMIT: Duration = Duration::from_secs(120);
+
+/// The socket at which a dockerd looks for a containerd of the machine.
+const MACHINE_CONTAINERD: &str = "/run/containerd/containerd.sock";
 
 /// The options of a dockerd that makes neither a bridge nor rules.
 const WITHOUT_BRIDGE: [&str; 3] = ["--iptables=false", "--ip-masq=false", "--bridge=none"];
@@ -54,7 +57,7 @@ struct Dockerd {
     child: Option<Child>,
     /// True if it makes the bridge docker0 and its rules, and runs containers.
     has_bridge: bool,
-    /// The containerd of one that runs containers. It would take that of the machine for its own.
+    /// The containerd of one that runs containers, or that would take that of the machine for its own; else it starts one itself.
     containerd: Option<ExternalContainerd>,
 }
 
@@ -84,12 +87,8 @@ impl SwarmCluster {
         );
         let scratch = Scratch::new();
         let netns = scratch.path().join("net");
-        File::create(&netns).expect("the scratch directory can be written");
-        let unshare = prereq::require("unshare", "util-linux");
+        pin_network_namespace(&netns);
         let ip = prereq::require("ip", "iproute2");
-        run(Command::new(unshare)
-            .arg(format!("--net={}", netns.display()))
-            .args(["--", "true"]));
         let mut cluster = Self {
             members: Vec::new(),
             netns,
@@ -205,15 +204,18 @@ impl SwarmCluster {
         let errors = log.try_clone().expect("a file can be opened twice");
         let option = |name: &str, path: &str| format!("--{name}={}", dir.join(path).display());
         let mut command = self.inside(&dockerd);
-        if self.members[number].has_bridge {
+        let has_bridge = self.members[number].has_bridge;
+        if has_bridge || Path::new(MACHINE_CONTAINERD).exists() {
             let socket = dir.join("containerd.sock");
             let [state, run] = ["containerd", "containerd-run"].map(|name| dir.join(name));
             let containerd = ExternalContainerd::start_in(&state, &run, &socket, "");
             self.members[number].containerd = Some(containerd);
+            command.arg(option("containerd", "containerd.sock"));
+        }
+        if has_bridge {
             let parent = cgroup_name(self.scratch.digits());
             command
                 .args(WITH_BRIDGE)
-                .arg(option("containerd", "containerd.sock"))
                 .arg(format!("--cgroup-parent=/{parent}"));
             keep_apart(&mut command, &dir);
         } else {
@@ -430,15 +432,4 @@ fn keep_apart(dockerd: &mut Command, dir: &Path) {
     dockerd
         .env("DBUS_SYSTEM_BUS_ADDRESS", bus)
         .env("PATH", path);
-}
-
-/// Runs a command that must not fail.
-#[track_caller]
-fn run(command: &mut Command) {
-    let output = command.output().expect("it was found, so it starts");
-    assert!(
-        output.status.success(),
-        "{command:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
 }

@@ -1,8 +1,8 @@
 //! The gateway's own network, beside the node's network.
 
 use std::collections::BTreeSet;
-use std::io::{self, Read};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ use switchyard_core::spec::{
     HostAddress, HostEntry, MacAddress, PortMapping, Protocol, SandboxNetwork, Signal,
 };
 use switchyard_tests::backend_fixture::BackendFixture;
-use switchyard_tests::host::{eventually, free_port, within};
+use switchyard_tests::host::{ask, eventually, free_port, within};
 
 use super::{CallerFixture, bridged};
 
 /// Time for a server to answer.
 pub(super) const LIMIT: Duration = Duration::from_secs(20);
-/// Time limit of one attempt.
+/// Time for a datagram.
 const TRY: Duration = Duration::from_secs(2);
 /// The number of sandboxes that are created concurrently.
 const MANY: u8 = 12;
@@ -58,13 +58,7 @@ pub(super) fn mapping(protocol: Protocol, host_ip: Ipv4Addr, host_port: u16) -> 
 }
 
 pub(super) fn is_greeted(address: SocketAddr) -> bool {
-    let mut text = String::new();
-    TcpStream::connect_timeout(&address, TRY)
-        .and_then(|mut stream| {
-            stream.set_read_timeout(Some(TRY))?;
-            stream.read_to_string(&mut text)
-        })
-        .is_ok_and(|_| text == "hello\n")
+    ask(address, b"").as_deref() == Some("hello\n")
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::net::Ipv6Addr;
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 
 use switchyard_crash_points::CrashPoint::{self, *};
 use switchyard_crash_points::Operation;
 use switchyard_tests::daemon::Daemon;
-use switchyard_tests::host::forward_ipv6;
+use switchyard_tests::host::{forward_ipv6, random_bytes, run};
 use switchyard_tests::root::PrivateRoot;
 
 use super::cases::KillCase;
@@ -119,7 +121,7 @@ pub(super) fn first_start(step: CrashPoint) {
     switchyard_tests::leak_scan::LeakScan::of(&root).assert_clean();
 }
 
-/// The daemon that decides which range of IPv6 its bridge has dies before it makes anything of it; the next one has the same range.
+/// The daemon that decides which range of IPv6 its bridge has dies before it makes anything of it; the next one has the range that is on record.
 pub(super) fn own_ipv6(step: CrashPoint) {
     forward_ipv6();
     let root = PrivateRoot::new();
@@ -132,8 +134,18 @@ pub(super) fn own_ipv6(step: CrashPoint) {
     daemon.wait_killed();
     let noted = fs::read_to_string(&record).expect("it is on record");
     assert!(noted.ends_with("/64\n"), "{step:?}: {noted}");
+    // A daemon that decides afresh would come to the same range.
+    let mut octets = [0; 16];
+    octets[..8].copy_from_slice(&random_bytes::<8>());
+    octets[0] = 0xfd;
+    let other = format!("{}/64", Ipv6Addr::from(octets));
+    fs::write(&record, format!("{other}\n")).expect("root may");
     daemon.restart();
     let again = fs::read_to_string(&record).expect("it is on record still");
-    assert_eq!(again, noted, "{step:?}");
+    assert_eq!(again, format!("{other}\n"), "{step:?}");
+    let mut status = Command::new(daemon.program());
+    let socket = root.run().join("admin.sock");
+    let status = run(status.args(["status", "--verbose", "--socket"]).arg(socket));
+    assert!(status.contains(&other), "{step:?}: {status}");
     switchyard_tests::leak_scan::LeakScan::of(&root).assert_clean();
 }

@@ -1,8 +1,7 @@
 //! Networks of tasks: the gateway's own bridge with published ports, the host network, none, and a namespace
 //! that the agent or the driver created.
 
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_proto::nomad::drivers::proto::network_isolation_spec::NetworkIsolationMode;
 use switchyard_proto::nomad::shared::structs::Attribute;
 use switchyard_proto::nomad::shared::structs::attribute::Value::StringVal as Text;
-use switchyard_tests::host::{eventually, free_port, random_name};
+use switchyard_tests::host::{ask, eventually, free_port, random_name};
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::{Agent, TaskSetup};
 use switchyard_tests::prereq;
@@ -90,15 +89,6 @@ impl Drop for Netns {
     }
 }
 
-fn ask(address: SocketAddr) -> Option<String> {
-    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2)).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
-    stream.write_all(b"\n").ok()?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text).ok()?;
-    Some(text)
-}
-
 #[track_caller]
 fn end(agent: &Agent, mut task: TaskSetup) {
     task.end(&agent.driver());
@@ -140,12 +130,12 @@ fn use_the_bridge(node: &TestNode) {
     task.wait_stdout(|text| text.contains(&address.to_string()));
     let inside = SocketAddr::from((address, 8080));
     assert!(
-        eventually(SOON, || ask(inside).as_deref() == Some("served\n")),
+        eventually(SOON, || ask(inside, b"\n").as_deref() == Some("served\n")),
         "not served on {inside}"
     );
     let outside = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     assert!(
-        eventually(SOON, || ask(outside).as_deref() == Some("served\n")),
+        eventually(SOON, || ask(outside, b"\n").as_deref() == Some("served\n")),
         "not published on {outside}"
     );
     let inspected = driver.inspect(task.id()).expect("it is there");
@@ -176,7 +166,7 @@ fn use_the_bridge(node: &TestNode) {
         "{node_address}: {route}"
     );
     end(&agent, task);
-    assert!(ask(outside).is_none(), "the port is still published");
+    assert!(ask(outside, b"\n").is_none(), "the port is still published");
 }
 
 #[test]
@@ -214,7 +204,7 @@ fn keep_a_port(node: &TestNode) {
             })
     };
     let outside = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let is_reached = || eventually(SOON, || ask(outside).as_deref() == Some("served\n"));
+    let is_reached = || eventually(SOON, || ask(outside, b"\n").as_deref() == Some("served\n"));
     assert!(is_kept() && is_reached());
     node.daemon().kill9();
     assert!(is_kept(), "the logkeeper keeps it while no daemon runs");

@@ -1,28 +1,26 @@
 //! Leftovers of tests in networks are found and removed.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
 
 use switchyard_network::driver::group_of;
 use switchyard_network::nft::TableName;
-use switchyard_tests::host::random_name;
+use switchyard_tests::host::{self, random_name};
 use switchyard_tests::leak_scan::LeakScan;
+use switchyard_tests::network::{self, NODE_DIR};
 use switchyard_tests::prereq;
 use switchyard_tests::root::PrivateRoot;
+use switchyard_tests::scratch::Scratch;
 
 /// The programs of both families.
 const PROGRAMS: [&str; 2] = ["iptables", "ip6tables"];
 
+#[track_caller]
 fn run(program: &str, words: &str) -> String {
-    let output = Command::new(prereq::require(program, "iptables"))
-        .args(["-w", "20"])
-        .args(words.split(' '))
-        .output()
-        .expect("it was found, so it starts");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {words}: {errors}");
-    String::from_utf8(output.stdout).expect("it is text")
+    let mut command = Command::new(prereq::require(program, "iptables"));
+    host::run(command.args(["-w", "20"]).args(words.split(' ')))
 }
 
 /// The number of rules in FORWARD for a bridge, of each family.
@@ -57,6 +55,95 @@ fn what_a_daemon_accepts_in_forward_goes_with_its_root_and_nothing_else() {
     assert_eq!(forwarding(&bridges[1]), [3, 3]);
     drop(second);
     assert_eq!(forwarding(&bridges[1]), [0, 0]);
+}
+
+/// A chain with a rule that accepts what comes from this address, as the plugin firewall has one. Dropping this removes it.
+struct AcceptChain(String);
+
+impl AcceptChain {
+    fn of(address: Ipv4Addr) -> Self {
+        let chain = Self(format!("CNI-swt{}", random_name()));
+        run("iptables", &format!("-N {}", chain.0));
+        run(
+            "iptables",
+            &format!("-A {} -s {address} -j ACCEPT", chain.0),
+        );
+        chain
+    }
+
+    fn rules(&self) -> usize {
+        // The first line is the chain itself.
+        run("iptables", &format!("-S {}", self.0)).lines().count() - 1
+    }
+}
+
+impl Drop for AcceptChain {
+    fn drop(&mut self) {
+        let iptables = prereq::require("iptables", "iptables");
+        for action in ["-F", "-X"] {
+            // It may be what failed.
+            let _ = Command::new(&iptables)
+                .args(["-w", "20", action, &self.0])
+                .status();
+        }
+    }
+}
+
+#[test]
+fn rules_of_a_range_stay_as_long_as_a_live_root_has_it() {
+    let live = PrivateRoot::new();
+    let chain = AcceptChain::of(live.network().spare());
+    // That of a killed test which had the range before.
+    let dead = Scratch::new();
+    let [of_live, of_dead] = [live.path(), dead.path()].map(|path| path.join(NODE_DIR));
+    fs::create_dir(&of_dead).expect("the directory of a test can be written");
+    for entry in fs::read_dir(of_live).expect("the root has written it") {
+        let file = entry.expect("it can be read").path();
+        if let Some(name) = file.file_name().filter(|_| file.is_file()) {
+            fs::copy(&file, of_dead.join(name)).expect("it can be written");
+        }
+    }
+    let left = network::clear(dead.path(), dead.digits());
+    assert_eq!((left, chain.rules()), (Vec::new(), 1));
+    drop(live);
+    assert_eq!(chain.rules(), 0);
+}
+
+#[test]
+fn only_what_is_left_of_a_test_itself_fails_it_where_the_filter_cannot_be_read() {
+    let nft = prereq::require("nft", "nftables");
+    let iptables = prereq::require("iptables-nft", "iptables");
+    let root = PrivateRoot::new();
+    let bridge = root.bridge().bridge();
+    let digits = bridge.strip_prefix("swtb").expect("so they are named");
+    let own = format!("iifname \"{bridge}\" accept");
+    // None of the first ones is like any rule of iptables.
+    for (number, (others, own)) in [
+        ("ct state new accept", None),
+        ("ct mark 1 accept", None),
+        ("fib daddr type local accept", None),
+        ("ct state new accept", Some(own.as_str())),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let netns = root.path().join(format!("net{number}"));
+        host::pin_network_namespace(&netns);
+        let change = |words: &str| host::run(host::inside(&netns, &nft).arg(words));
+        change("add table ip filter");
+        change("add chain ip filter FORWARD { type filter hook forward priority 0 ; }");
+        for rule in [others].into_iter().chain(own) {
+            change(&format!("add rule ip filter FORWARD {rule}"));
+        }
+        let mut list = host::inside(&netns, &iptables);
+        let listed = list.args(["-S", "FORWARD"]).output();
+        let is_refused = listed.is_ok_and(|listed| !listed.status.success());
+        assert!(is_refused, "{others}: iptables can read it");
+        let (path, digits) = (root.path().to_owned(), digits.to_owned());
+        let cleared = host::within(&netns, move || network::clear(&path, &digits));
+        let left = cleared.join().expect("the thread ends");
+        assert_eq!(left.len(), usize::from(own.is_some()), "{others}: {left:?}");
+    }
 }
 
 /// Makes a pair of devices, one of them in this group, as the daemon makes them and the device for a limit of bandwidth.

@@ -1,11 +1,9 @@
 //! Bridge networks of a swarm: what tasks on them reach, and that neither bridge nor address is left.
 
 use std::fs;
-use std::io::Read;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use nix::net::if_::if_nametoindex;
 use swarm::TaskState;
@@ -18,7 +16,7 @@ use switchyard_network::nft::NftFamily;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use switchyard_swarm::Change;
 use switchyard_tests::backend_fixture::BackendFixture;
-use switchyard_tests::host::eventually;
+use switchyard_tests::host::{self, ask, eventually};
 use switchyard_tests::network::TestNetwork;
 use switchyard_tests::prereq;
 use switchyard_tests::swarm::SwarmCluster;
@@ -28,9 +26,6 @@ use switchyard_tests::swarm::worker::SwarmWorker;
 use super::services::{registry, tasks, wait_all_removed};
 
 mod drivers;
-
-/// Time for one attempt at a connection.
-const TRY: Duration = Duration::from_secs(2);
 
 /// Answers every connection to port 80 with a greeting.
 pub(super) const SERVE: &str = "while true; do echo hello | nc -l -p 80; done";
@@ -115,21 +110,14 @@ pub(super) fn rules(part: &str) -> Vec<String> {
     )
 }
 
+#[track_caller]
 fn rules_by(mut iptables_save: Command, part: &str) -> Vec<String> {
-    let saved = iptables_save.output().expect("it was found");
-    let text = String::from_utf8_lossy(&saved.stdout).into_owned();
+    // What a failed look does not show would be taken for gone.
+    let text = host::run(&mut iptables_save);
     text.lines()
         .filter(|line| line.starts_with("-A ") && line.contains(part))
         .map(str::to_owned)
         .collect()
-}
-
-pub(super) fn greeting(address: SocketAddr) -> Option<String> {
-    let mut text = String::new();
-    let mut stream = TcpStream::connect_timeout(&address, TRY).ok()?;
-    stream.set_read_timeout(Some(TRY)).ok()?;
-    stream.read_to_string(&mut text).ok()?;
-    Some(text)
 }
 
 /// A backend that attaches sandboxes to bridges by this driver.
@@ -194,7 +182,7 @@ async fn reach_each_other(driver: BridgeDriverChoice) {
         Ipv4Addr::LOCALHOST,
         u16::try_from(port).expect("it is a port"),
     ));
-    let is_greeted = || greeting(published).as_deref() == Some("hello\n");
+    let is_greeted = || ask(published, b"").as_deref() == Some("hello\n");
     assert!(
         tokio::task::block_in_place(|| eventually(LIMIT, is_greeted)),
         "nobody answers on {published}"
@@ -219,6 +207,9 @@ async fn reach_each_other(driver: BridgeDriverChoice) {
     assert!(if_nametoindex(bridge.as_str()).is_ok(), "{bridge}");
     let by_daemon = !elements(&world, bridge).is_empty();
     assert_eq!(by_daemon, driver == Native);
+    // Those of which none is to be left.
+    let by_plugins = !rules(&format!("{server}/32")).is_empty();
+    assert_eq!(by_plugins, driver == Cni);
 
     assert_addresses_are_of_one_network(&world, &node, &free.subnet()).await;
 
@@ -320,11 +311,8 @@ fn create_on(cluster: &SwarmCluster, name: &str, network: &str, image: &str, scr
 /// The bridges of clusters in the network namespace of the worker.
 fn devices(cluster: &SwarmCluster) -> Vec<String> {
     let ip = prereq::require("ip", "iproute2");
-    let listed = cluster
-        .inside(&ip)
-        .args(["-brief", "link", "show", "type", "bridge"])
-        .output();
-    let text = String::from_utf8(listed.expect("it was found").stdout).expect("it is text");
+    let show = ["-brief", "link", "show", "type", "bridge"];
+    let text = host::run(cluster.inside(&ip).args(show));
     text.lines()
         .filter(|line| line.starts_with("swy-"))
         .map(str::to_owned)
@@ -457,8 +445,7 @@ fn kill_amid(configuration: &str, attach: Vec<(CrashPoint, u32)>, detach: Vec<(C
     let left = ["swy-", " 10.7.7."].map(|part| rules_by(cluster.inside(&iptables_save), part));
     assert_eq!(left, [const { Vec::<String>::new() }; 2]);
     let nft = prereq::require("nft", "nftables");
-    let listed = cluster.inside(&nft).args(["list", "ruleset"]).output();
-    let rules = String::from_utf8(listed.expect("it was found").stdout).expect("it is text");
+    let rules = host::run(cluster.inside(&nft).args(["list", "ruleset"]));
     let is_left = rules.contains("swy-") || rules.contains(" 10.7.7.");
     assert!(!is_left, "{rules}");
 }

@@ -1,17 +1,17 @@
 //! A real dockerd that is in no swarm, with its bridge and its rules of iptables, beside the daemon on a node of its own: what reaches what, and
-//! that neither changes what the other has made. All of it is in a network namespace, which ends with the test, also if that is killed.
+//! that neither changes what the other has made. All of it is in a network namespace that is pinned in the directory of the test: what a killed
+//! test leaves is swept with that directory by the next run.
 
-use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::json;
 use switchyard_proto::nomad::drivers::proto as nomad;
-use switchyard_tests::host::{eventually, inside, within};
+use switchyard_tests::host::{self, connect_machine, eventually, inside, run, within};
 use switchyard_tests::image::busybox_layer;
 use switchyard_tests::nomad::{Agent, TaskSetup};
 use switchyard_tests::prereq;
@@ -31,9 +31,8 @@ const UNPUBLISHED: u16 = 8001;
 /// The published ports. No other program has them in this network namespace.
 const OURS: u16 = 8088;
 const THEIRS: u16 = 8089;
-/// Time for what should arrive, on a busy machine, for one attempt, and for a datagram.
+/// Time for what should arrive, on a busy machine, and for a datagram.
 const LIMIT: Duration = Duration::from_secs(30);
-const TRY: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Another machine, which serves its name. Dropping it ends that; it goes with the directory of the node.
@@ -62,27 +61,7 @@ impl Remote {
     /// Connects it to the node.
     fn beside(cluster: &SwarmCluster) -> Self {
         let netns = cluster.dir().join("remote");
-        File::create(&netns).expect("the directory of a test can be written");
-        let unshare = prereq::require("unshare", "util-linux");
-        run(Command::new(unshare)
-            .arg(format!("--net={}", netns.display()))
-            .args(["--", "true"]));
-        let ip = prereq::require("ip", "iproute2");
-        let path = netns.display();
-        for words in [
-            format!("link add uplink type veth peer name eth0 netns {path}"),
-            format!("addr add {NODE}/24 dev uplink"),
-            "link set uplink up".to_owned(),
-        ] {
-            run(cluster.inside(&ip).args(words.split(' ')));
-        }
-        for words in [
-            "link set lo up".to_owned(),
-            format!("addr add {REMOTE}/24 dev eth0"),
-            "link set eth0 up".to_owned(),
-        ] {
-            run(inside(&netns, &ip).args(words.split(' ')));
-        }
+        connect_machine(cluster.netns(), "uplink", &netns, [NODE, REMOTE]);
         let pages = cluster.dir().join("pages");
         fs::create_dir(&pages).expect("the directory of a test can be written");
         fs::write(pages.join("index.html"), "remote\n").expect("it was just made");
@@ -178,25 +157,11 @@ fn serve(name: &str) -> String {
     format!("echo {name} > /tmp/index.html; exec httpd -f -p {SERVED} -h /tmp")
 }
 
-#[track_caller]
-fn run(command: &mut Command) -> String {
-    let output = command.output().expect("it was found, so it starts");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {errors}");
-    String::from_utf8(output.stdout).expect("it is text")
-}
-
 /// Returns what somebody in this network namespace is served there.
 fn ask(netns: &Path, to: SocketAddr) -> Option<String> {
-    let client = move || {
-        let mut stream = TcpStream::connect_timeout(&to, TRY).ok()?;
-        stream.set_read_timeout(Some(TRY)).ok()?;
-        stream.write_all(b"GET / HTTP/1.0\r\n\r\n").ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        answer.lines().last().map(str::to_owned)
-    };
-    within(netns, client).join().expect("the thread ends")
+    let client = move || host::ask(to, b"GET / HTTP/1.0\r\n\r\n");
+    let answer = within(netns, client).join().expect("the thread ends")?;
+    answer.lines().last().map(str::to_owned)
 }
 
 #[track_caller]
@@ -239,7 +204,13 @@ fn assert_answered(what: &str, netns: &Path, to: (Ipv4Addr, u16), server: &Path)
 
 /// Checks what holds for a task of ours and a container of dockerd, whichever of both was there first.
 #[track_caller]
-fn assert_ways(cluster: &SwarmCluster, remote: &Remote, ours: &Container, docker: &Docker) {
+fn assert_ways(
+    cluster: &SwarmCluster,
+    worker: &SwarmWorker,
+    remote: &Remote,
+    ours: &Container,
+    docker: &Docker,
+) {
     let [policy, ..] = &forward(cluster)[..] else {
         panic!("FORWARD has no policy")
     };
@@ -260,6 +231,7 @@ fn assert_ways(cluster: &SwarmCluster, remote: &Remote, ours: &Container, docker
         assert_answered(from, client, to, server);
     }
     let by_route = (theirs.address, UNPUBLISHED);
+    assert_served("itself", &theirs.netns, by_route, "theirs");
     if docker.is_open {
         // Only the policy protects it.
         assert_served("ours, by route", &ours.netns, by_route, "theirs");
@@ -267,7 +239,24 @@ fn assert_ways(cluster: &SwarmCluster, remote: &Remote, ours: &Container, docker
         assert_eq!(ask(&ours.netns, by_route.into()), None);
     }
     let by_route = (ours.address, SERVED);
-    assert_eq!(ask(&theirs.netns, by_route.into()), None, "direct_routing");
+    // Without this the policy of FORWARD closes it, whatever the daemon does.
+    let accept = format!("FORWARD -o {} -j ACCEPT", worker.root().bridge().bridge());
+    with_rule(cluster, &accept, || {
+        assert_eq!(ask(&theirs.netns, by_route.into()), None, "direct_routing");
+    });
+}
+
+/// Does something while this rule is the first one of its chain.
+#[track_caller]
+fn with_rule(cluster: &SwarmCluster, rule: &str, work: impl FnOnce()) {
+    let iptables = prereq::require("iptables", "iptables");
+    let edit = |action: &str| {
+        let words = format!("-w 20 {action} {rule}");
+        run(cluster.inside(&iptables).args(words.split(' ')));
+    };
+    edit("-I");
+    work();
+    edit("-D");
 }
 
 /// The rules of FORWARD of iptables on the node, with its policy first.
@@ -327,21 +316,19 @@ fn new_node(root: &PrivateRoot) -> String {
 #[track_caller]
 fn close_and_open(cluster: &SwarmCluster, worker: &SwarmWorker, ours: &Container, docker: &Docker) {
     let theirs = &docker.container;
-    let iptables = prereq::require("iptables", "iptables");
+    let by_route = (theirs.address, UNPUBLISHED);
     let bridge = worker.root().bridge().bridge();
     let rule = format!(
         "DOCKER-USER -i {bridge} -o docker0 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP"
     );
-    let edit = |action: &str| {
-        let words = format!("-w 20 {action} {rule}");
-        run(cluster.inside(&iptables).args(words.split(' ')));
-    };
-    edit("-I");
-    let by_route = (theirs.address, UNPUBLISHED);
-    assert_eq!(ask(&ours.netns, by_route.into()), None, "{rule}");
-    assert_served("their port", &ours.netns, (NODE, THEIRS), "theirs");
-    assert_served("our port", &theirs.netns, (NODE, OURS), "ours");
-    edit("-D");
+    with_rule(cluster, &rule, || {
+        assert_eq!(ask(&ours.netns, by_route.into()), None, "{rule}");
+        assert_served("their port", &ours.netns, (NODE, THEIRS), "theirs");
+        assert_served("our port", &theirs.netns, (NODE, OURS), "ours");
+    });
+    if docker.is_open {
+        assert_served("opened", &ours.netns, by_route, "theirs");
+    }
 }
 
 /// Returns what a dockerd would change of the machine itself: its rules of docker, and whether its bridges may ask iptables.
@@ -370,12 +357,12 @@ fn stand_beside(docker_is_first: bool) {
         worker.daemon().restart();
         docker
     });
-    assert_ways(&cluster, &remote, &ours, &docker);
+    assert_ways(&cluster, &worker, &remote, &ours, &docker);
     close_and_open(&cluster, &worker, &ours, &docker);
 
     docker.restart(&mut cluster);
     let beside = rules_of_others(&cluster);
-    assert_ways(&cluster, &remote, &ours, &docker);
+    assert_ways(&cluster, &worker, &remote, &ours, &docker);
     let listed = forward(&cluster);
     let count = listed.iter().filter(|rule| is_of_daemon(rule)).count();
     assert_eq!(count, 3, "{listed:#?}");

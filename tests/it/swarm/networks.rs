@@ -10,13 +10,13 @@ use switchyard_containerd::config::BridgeDriverChoice;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use switchyard_swarm::Change;
 use switchyard_tests::backend_fixture::BackendFixture;
-use switchyard_tests::host::{eventually, free_port};
+use switchyard_tests::host::{ask, eventually, free_port};
 use switchyard_tests::network::TestNetwork;
 use switchyard_tests::swarm::SwarmCluster;
 use switchyard_tests::swarm::node::{LIMIT, SwarmNode, assigned, task};
 use switchyard_tests::swarm::worker::SwarmWorker;
 
-use super::bridges::{SERVE, greeting};
+use super::bridges::SERVE;
 use super::services::{registry, tasks};
 
 /// A network of the swarm with this configuration.
@@ -147,7 +147,7 @@ async fn task_without_a_network_is_on_the_bridge_that_the_daemon_makes_itself() 
     node.reported("t1", TaskState::Running).await;
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     assert!(
-        eventually(LIMIT, || greeting(address).as_deref() == Some("hello\n")),
+        eventually(LIMIT, || ask(address, b"").as_deref() == Some("hello\n")),
         "nobody answers on {address}"
     );
     node.apply(false, vec![Change::TaskGone("t1".into())]).await;

@@ -41,8 +41,9 @@ const LINES: u64 = 60;
 const END_VISIBLE_LIMIT: Duration = Duration::from_secs(40);
 /// The same for the rest of a log that may be lost for an excused reason.
 const EXCUSED_LOG_LIMIT: Duration = Duration::from_secs(3);
-/// Limit until the network of a pod is what was said of it: plugins end that of a former pod behind the answer to its stop.
-const NETWORK_LIMIT: Duration = Duration::from_secs(5);
+/// Limit until the network of a pod is what was said of it. Plugins end that of a former pod behind the answer to its stop, one process after
+/// the other, and the next daemon runs them again where a kill cut them off: until then the rules of both lead from the port.
+const NETWORK_LIMIT: Duration = Duration::from_secs(40);
 
 /// A pod of this client.
 #[derive(Debug)]

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 use switchyard_network::nft::Element;
 
-use super::{PacketRules, TestNetwork};
+use super::TestNetwork;
+use super::packet_rules::PacketRules;
 
 impl TestNetwork {
     /// The ids that have this address, of each network whose addresses are in the directory of this one.
@@ -23,7 +24,7 @@ impl TestNetwork {
     /// for each element or rule.
     ///
     /// # Panics
-    /// When `iptables-save` is missing.
+    /// When `iptables-save` is missing, or either cannot be read.
     #[must_use]
     pub fn targets(&self, port: u16) -> Vec<IpAddr> {
         let elements = self.elements_of_sandboxes().into_iter();
@@ -78,7 +79,7 @@ fn target(rule: &str, port: u16) -> Option<IpAddr> {
 /// The rules of the nat table by which packets to this port of the host go elsewhere, of all networks.
 ///
 /// # Panics
-/// When `iptables-save` is missing.
+/// When `iptables-save` is missing or fails.
 #[track_caller]
 #[must_use]
 pub fn port_rules(port: u16) -> Vec<String> {

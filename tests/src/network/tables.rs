@@ -1,12 +1,15 @@
 //! The tables of nf_tables that the daemon has for a bridge of a test, and its rules in iptables.
 
 use std::fs::{self, DirEntry};
+use std::process::Command;
 
+use nix::errno::Errno;
 use switchyard_network::driver::group_of;
-use switchyard_network::iptables::accept_forwarded;
-use switchyard_network::nft::{Element, NftError, NftFamily, NftTables, TableName};
+use switchyard_network::iptables::{IptablesError, accept_forwarded};
+use switchyard_network::nft::{Element, FoundTable, NftError, NftFamily, NftTables, TableName};
 
-use super::TestNetwork;
+use super::{END_LIMIT, TestNetwork, tell};
+use crate::{host, prereq};
 
 impl TestNetwork {
     /// Lists what tables of the daemon say of sandboxes on this bridge, which it has attached without plugins.
@@ -21,14 +24,24 @@ impl TestNetwork {
     }
 
     /// The elements for sandboxes, each with the family of its table.
+    ///
+    /// # Panics
+    /// When the tables cannot be read: what is in them would be taken for gone.
+    #[track_caller]
     pub(super) fn elements_of_sandboxes(&self) -> Vec<(NftFamily, Element)> {
         use Element::{Hairpin, PinnedAddress, PinnedMac, PinnedPort, Port};
-        let mut tables = tables(self.bridge());
+        let mut read = read_tables(self.bridge());
+        // Others may change rules at any moment.
+        let is_read = host::eventually(END_LIMIT, || {
+            if read.is_err() {
+                read = read_tables(self.bridge());
+            }
+            read.is_ok()
+        });
+        assert!(is_read, "nftables of {}: {read:?}", self.bridge());
         let mut found = Vec::new();
-        for family in NftFamily::TABLES {
-            let read = tables.as_mut().map(|tables| tables.read(family));
-            let table = read.and_then(Result::ok).flatten();
-            let elements = table.iter().flat_map(|table| table.elements());
+        for (family, table) in read.unwrap_or_default() {
+            let elements = table.elements().iter();
             let of_sandboxes = elements.filter(|element| {
                 matches!(
                     element,
@@ -46,7 +59,8 @@ impl TestNetwork {
     /// When there is no socket of netfilter.
     #[must_use]
     pub fn tables(&self) -> NftTables {
-        tables(self.bridge()).expect("the kernel has netfilter by netlink")
+        let tables = NftTables::open(table_name(self.bridge()));
+        tables.expect("the kernel has netfilter by netlink")
     }
 
     /// Removes them, as a flush of the ruleset does.
@@ -91,25 +105,68 @@ fn table_name(bridge: &str) -> TableName {
     TableName::of_instance(bridge).expect("bridges of tests have small letters and digits")
 }
 
-/// `None` where the kernel has no netfilter by netlink: then there are no tables.
-fn tables(bridge: &str) -> Option<NftTables> {
-    NftTables::open(table_name(bridge)).ok()
+/// Reads the tables of the instance with this bridge; none on a kernel without nf_tables.
+fn read_tables(bridge: &str) -> Result<Vec<(NftFamily, FoundTable)>, NftError> {
+    let name = table_name(bridge);
+    let mut there = NftTables::list()?;
+    there.retain(|(_, table)| *table == name);
+    if there.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut tables = NftTables::open(name)?;
+    let mut found = Vec::new();
+    for (family, _) in there {
+        found.extend(tables.read(family)?.map(|table| (family, table)));
+    }
+    Ok(found)
 }
 
-/// Removes the rules in FORWARD of iptables by which the daemon with this bridge accepts what it forwards where the policy is DROP; says what
-/// could not be.
-pub(super) fn remove_accepts(bridge: &str) -> Vec<String> {
-    let changes = accept_forwarded(&table_name(bridge), &[]).into_iter();
-    let errors = changes.filter_map(Result::err);
-    errors
-        .map(|error| format!("rules of {bridge} in FORWARD: {error}"))
-        .collect()
+/// Removes the rules in FORWARD of iptables by which the daemon with this bridge accepts what it forwards where the policy is DROP, and returns
+/// those that are left. What no program can look at is told: others may have the lock of the filter, or have filled it by other means.
+pub(super) fn clear_accepts(bridge: &str) -> Vec<String> {
+    let mut errors = Vec::new();
+    let _ = host::eventually(END_LIMIT, || {
+        let changes = accept_forwarded(&table_name(bridge), &[]).into_iter();
+        errors = changes.filter_map(Result::err).collect();
+        // What cannot be read stays so; who has the lock lets go of it.
+        errors
+            .iter()
+            .all(|error| matches!(error, IptablesError::Unreadable { .. }))
+    });
+    if errors.is_empty() {
+        return Vec::new();
+    }
+    for error in errors {
+        tell(&format!("rules of {bridge} in FORWARD: {error:?}"));
+    }
+    rules_shown_by_nft(bridge).unwrap_or_else(|reason| {
+        tell(&format!("nft list ruleset: {reason}"));
+        Vec::new()
+    })
+}
+
+/// Lists the rules that name this bridge: `nft` shows all that has to do with nf_tables, whoever has made it. Not every script that
+/// runs tests installs it.
+fn rules_shown_by_nft(bridge: &str) -> Result<Vec<String>, String> {
+    let nft = prereq::find("nft").ok_or("it is not installed")?;
+    let listed = Command::new(nft).args(["list", "ruleset"]).output();
+    let listed = listed.map_err(|error| error.to_string())?;
+    if !listed.status.success() {
+        return Err(String::from_utf8_lossy(&listed.stderr).into_owned());
+    }
+    let text = String::from_utf8_lossy(&listed.stdout);
+    let rules = text.lines().filter(|rule| rule.contains(bridge));
+    Ok(rules.map(|rule| format!("rule {}", rule.trim())).collect())
 }
 
 /// Removes them.
 pub(super) fn remove_tables(bridge: &str) -> Result<(), NftError> {
-    let Some(mut tables) = tables(bridge) else {
-        return Ok(());
+    let mut tables = match NftTables::open(table_name(bridge)) {
+        // The kernel has no netfilter, or this process may not use it: then it has made no tables.
+        Err(NftError::Socket {
+            source: Errno::EPROTONOSUPPORT | Errno::EPERM,
+        }) => return Ok(()),
+        opened => opened?,
     };
     // One that stays keeps no other.
     let removed = NftFamily::TABLES.map(|family| tables.remove(family));
