@@ -41,11 +41,11 @@ type TimeColumn = (&'static str, fn(&Times) -> Duration);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
     /// `RunPodSandbox`.
-    run: Duration,
+    pub(crate) run: Duration,
     /// `CreateContainer`.
-    create: Duration,
+    pub(crate) create: Duration,
     /// `StartContainer`.
-    start: Duration,
+    pub(crate) start: Duration,
     /// `StopPodSandbox` until it answered.
     stop: Duration,
     /// `RemovePodSandbox` until it answered.

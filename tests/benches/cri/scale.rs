@@ -44,7 +44,16 @@ const BOUND: &str =
     "Which call it is, and in what, is in a run of --only scale --breakdown with one count.";
 
 /// The durations of a count, by the row that shows them.
-const TIMES: [DurationsColumn; 8] = [
+const TIMES: [DurationsColumn; 11] = [
+    ("RunPodSandbox", |stage| {
+        stage.pods.iter().map(|times| times.run).collect()
+    }),
+    ("CreateContainer", |stage| {
+        stage.pods.iter().map(|times| times.create).collect()
+    }),
+    ("StartContainer", |stage| {
+        stage.pods.iter().map(|times| times.start).collect()
+    }),
     ("pod up", |stage| stage.pods.iter().map(Times::up).collect()),
     ("pod gone", |stage| {
         stage.pods.iter().map(Times::gone).collect()
