@@ -22,6 +22,7 @@ mod drivers;
 mod evidence;
 mod expected_state;
 mod killer;
+mod left_bundles;
 mod log;
 mod outcome;
 mod random;
@@ -34,6 +35,7 @@ use calls::RetryingCalls;
 use client::ChaosClient;
 use expected_state::ExpectedState;
 use killer::Killer;
+use left_bundles::{may_leave_bundles, take_left_bundles};
 use outcome::RunRecorder;
 use random::Random;
 
@@ -119,12 +121,15 @@ pub fn run(settings: Settings) -> Outcome {
     if clean {
         notes.outcome().clean_after = Some(since.elapsed());
     }
+    if may_leave_bundles(&notes.outcome()) {
+        notes.outcome().left_bundles = take_left_bundles(&mut findings);
+    }
     for finding in findings {
         notes.violation(format_args!("left behind: {finding}"));
     }
     let outcome = notes.finish();
-    if !outcome.violations.is_empty() {
-        // The leak is in the outcome already; dropping the node would report it a second time.
+    if !outcome.violations.is_empty() || !outcome.left_bundles.is_empty() {
+        // What is left is in the outcome already; dropping the node would report it a second time.
         node.skip_leak_check();
     }
     if let Some(logs) = &settings.logs {

@@ -14,7 +14,8 @@
 //! that free space.
 //!
 //! ```text
-//! run          containerd's objects ─► inventory ─► found (records) ─► process_query (what runs)
+//! run          containerd's objects ─► inventory ─► found (records) ─► given_up (two with one name)
+//!               ─► process_query (what runs)
 //!               └─► decide: the fate of each object, without I/O ─► run: adopted, finished, or on the plan
 //! plan         what remains to be done while requests are served: cleanups, logs, garbage
 //! starts       a start that a predecessor was killed in
@@ -54,6 +55,7 @@ mod claims;
 mod decide;
 mod found;
 mod garbage;
+mod given_up;
 mod inventory;
 mod lost_layers;
 mod lost_name;

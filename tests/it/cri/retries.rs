@@ -1,6 +1,7 @@
 //! Requests that are repeated after an answer was lost, by the same client or another: they join the
 //! operation in progress, or get its result.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use switchyard_crash_points::CrashPoint;
@@ -9,6 +10,7 @@ use switchyard_proto::cri::v1::{
 };
 use switchyard_tests::cri::Cri;
 use switchyard_tests::host::eventually;
+use switchyard_tests::leak_scan::{NAMESPACE, copy_container};
 use switchyard_tests::node::{TestNode, TestPod};
 use tonic::{Code, Request};
 
@@ -167,4 +169,61 @@ fn concurrent_stops_and_removals_all_complete() {
         answer.expect("a removal joins the one in flight, or finds it done");
     }
     node.assert_gone(&[pod.id(), &id]);
+}
+
+/// containerd has ended during a creation and carried out its last call, and the daemon is killed when the creation was repeated and
+/// before what it has given up was removed. So there are two objects with one name, of which its client knows the later one.
+#[test]
+fn of_two_objects_with_one_name_the_one_that_was_given_up_is_removed() {
+    let node = TestNode::start();
+    let client = node.cri();
+    let socket = node.root().containerd_socket().expect("containerd runs");
+    let give_up = |id: &str| copy_container(&socket, NAMESPACE, id);
+    let pod = node.pod("containers");
+    let config = node.container("created", &["sleep", "1000"]);
+    let first = pod.create(&config);
+    let of_created = give_up(&first);
+    client.remove(&first).expect("it can be removed");
+    let created = pod.create(&config);
+    let mut given_up = vec![of_created, give_up(pod.id())];
+    let mut start = |name: &str, script: &str| {
+        let id = pod.create(&node.container(name, &["sh", "-c", script]));
+        given_up.push(give_up(&id));
+        client.start(&id).expect("it can be started");
+        id
+    };
+    let running = start("running", "exec sleep 1000");
+    let exited = start("exited", "exit 3");
+    let _ = client.wait_exit(&exited);
+    let config = node.pod_config("empty");
+    let first = client.run_pod(&config).expect("it can be made");
+    given_up.push(give_up(&first));
+    client.stop_pod(&first).expect("it can be stopped");
+    client.remove_pod(&first).expect("it can be removed");
+    let empty = node.run(config);
+    let stopped = node.pod("stopped");
+    given_up.push(give_up(stopped.id()));
+    client.stop_pod(stopped.id()).expect("it can be stopped");
+
+    node.daemon().kill9();
+    node.daemon().restart();
+    let listed = client.containers().expect("they can be listed").into_iter();
+    let containers: BTreeSet<_> = listed.map(|found| found.id).collect();
+    let known = [&created, &running, &exited].map(String::clone);
+    assert_eq!(containers, BTreeSet::from(known));
+    let listed = client.pods().expect("they can be listed").into_iter();
+    let pods: BTreeSet<_> = listed.map(|found| found.id).collect();
+    let known = [pod.id(), empty.id(), stopped.id()].map(str::to_owned);
+    assert_eq!(pods, BTreeSet::from(known));
+    for id in &given_up {
+        node.wait_gone(id);
+    }
+    client.start(&created).expect("it can be started");
+    let running = client.status(&running).expect("it has a status");
+    assert_eq!(running.state(), ContainerState::ContainerRunning);
+    let exited = client.status(&exited).expect("it has a status");
+    assert_eq!(exited.exit_code, 3);
+    let again = empty.start_shell("main", "exec sleep 1000");
+    let again = client.status(&again).expect("it has a status");
+    assert_eq!(again.state(), ContainerState::ContainerRunning);
 }

@@ -220,14 +220,14 @@ fn may_be_listed(fact: &TrackedObject, listed: Option<&str>) -> bool {
     }
 }
 
-/// Names that are listed twice.
+/// Names that are listed twice, with the ids and states of their objects.
 fn duplicates(pods: &[cri::PodSandbox], containers: &[cri::Container]) -> Vec<String> {
-    let mut seen: HashMap<String, usize> = HashMap::new();
+    let mut seen: HashMap<String, Vec<String>> = HashMap::new();
     for pod in pods {
         let meta = pod.metadata.clone().unwrap_or_default();
-        *seen
-            .entry(format!("pod {} {} {}", meta.name, meta.uid, meta.attempt))
-            .or_default() += 1;
+        let name = format!("pod {} {} {}", meta.name, meta.uid, meta.attempt);
+        let object = format!("{} {}", pod.id, pod.state().as_str_name());
+        seen.entry(name).or_default().push(object);
     }
     for container in containers {
         let meta = container.metadata.clone().unwrap_or_default();
@@ -235,10 +235,14 @@ fn duplicates(pods: &[cri::PodSandbox], containers: &[cri::Container]) -> Vec<St
             "container {} {} in {}",
             meta.name, meta.attempt, container.pod_sandbox_id
         );
-        *seen.entry(name).or_default() += 1;
+        let object = format!("{} {}", container.id, container.state().as_str_name());
+        seen.entry(name).or_default().push(object);
     }
     seen.into_iter()
-        .filter(|(_, times)| *times > 1)
-        .map(|(name, times)| format!("{name} is listed {times} times"))
+        .filter(|(_, objects)| objects.len() > 1)
+        .map(|(name, objects)| {
+            let times = objects.len();
+            format!("{name} is listed {times} times: {}", objects.join(", "))
+        })
         .collect()
 }

@@ -43,6 +43,8 @@ pub struct Outcome {
     pub serving_both: Vec<Duration>,
     /// Containers whose log is incomplete at its end for an excused reason.
     pub early_logs: BTreeMap<Excuse, BTreeSet<String>>,
+    /// Ids of the bundles that an external containerd has left by itself.
+    pub left_bundles: BTreeSet<String>,
     /// The violations.
     pub violations: Vec<String>,
 }
@@ -89,6 +91,7 @@ impl RunRecorder {
             serving: Vec::new(),
             serving_both: Vec::new(),
             early_logs: BTreeMap::new(),
+            left_bundles: BTreeSet::new(),
             violations: Vec::new(),
         };
         Self {
@@ -216,6 +219,10 @@ impl fmt::Display for Outcome {
                 after.as_secs_f64()
             )?,
             None => writeln!(f, "never clean")?,
+        }
+        if !self.left_bundles.is_empty() {
+            let ids: Vec<_> = self.left_bundles.iter().map(String::as_str).collect();
+            writeln!(f, "bundles that containerd left: {}", ids.join(", "))?;
         }
         writeln!(f, "violations: {}", self.violations.len())?;
         self.violations

@@ -132,6 +132,48 @@ impl Store {
         self.container_service().delete(request).await.map(drop)
     }
 
+    /// Copies a container object to another id, which replaces the first one in its record and its spec as well, and makes a
+    /// snapshot for it on that of the same image.
+    pub(super) async fn copy_container(&self, id: &str, copy: &str) -> Result<(), Status> {
+        let request = api::GetContainerRequest { id: id.to_owned() };
+        let answer = self.container_service().get(request).await?.into_inner();
+        let mut container = answer
+            .container
+            .ok_or_else(|| Status::not_found(format!("there is no container {id}")))?;
+        container.id = copy.to_owned();
+        for any in container
+            .extensions
+            .values_mut()
+            .chain(container.spec.as_mut())
+        {
+            let text = String::from_utf8_lossy(&any.value).replace(id, copy);
+            any.value = text.into_bytes();
+        }
+        let snapshotter = container.snapshotter.clone();
+        if !snapshotter.is_empty() {
+            container.snapshot_key = copy.to_owned();
+        }
+        let request = api::CreateContainerRequest {
+            container: Some(container),
+        };
+        self.container_service().create(request).await?;
+        if snapshotter.is_empty() {
+            return Ok(());
+        }
+        let request = snap::StatSnapshotRequest {
+            snapshotter: snapshotter.clone(),
+            key: id.to_owned(),
+        };
+        let found = self.snapshot_service().stat(request).await?.into_inner();
+        let request = snap::PrepareSnapshotRequest {
+            snapshotter,
+            key: copy.to_owned(),
+            parent: found.info.unwrap_or_default().parent,
+            ..Default::default()
+        };
+        self.snapshot_service().prepare(request).await.map(drop)
+    }
+
     /// The value of an extension of a container object.
     pub(super) async fn extension(&self, id: &str, key: &str) -> Result<Vec<u8>, Status> {
         let request = api::GetContainerRequest { id: id.to_owned() };

@@ -16,7 +16,8 @@ use crate::record::{Identity, PHASE, SandboxPhase};
 pub(super) struct TaskFacts {
     /// The container object of its sandbox exists, and the sandbox was created completely.
     pub(super) sandbox: bool,
-    /// It was created completely: its snapshot exists, and so do the disk limits that were asked for.
+    /// It was created completely, its snapshot exists, and so do the disk limits that were asked for; and its creation was not given
+    /// up.
     pub(super) finished: bool,
     /// It was created in this boot of the node.
     pub(super) this_boot: bool,

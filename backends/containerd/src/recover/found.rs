@@ -51,6 +51,8 @@ pub(super) struct FoundTask {
     /// Nothing says that it was started or has exited, and its files in the run directory, which would, were lost in
     /// this boot.
     pub(super) files_lost: bool,
+    /// Its creation was given up, and another task has its name.
+    pub(super) given_up: bool,
     /// Data that an earlier version wrote into the container object and this version would not.
     pub(super) outdated: Option<OutdatedObject>,
 }
@@ -67,6 +69,21 @@ pub(super) struct TaskFiles {
     pub(super) limits_pending: bool,
     /// A checkpoint was being made of it, for which it may be frozen.
     pub(super) checkpointed: bool,
+}
+
+impl FoundSandbox {
+    /// Returns whether something was done with it after its creation, but for its tasks.
+    pub(super) fn was_used(&self) -> bool {
+        !matches!(self.phase, SandboxPhase::Creating | SandboxPhase::Ready)
+            || !self.entry.record.note.is_empty()
+    }
+}
+
+impl FoundTask {
+    /// Returns whether a start of it was ever begun, as far as its files and its exit say so.
+    pub(super) fn was_started(&self) -> bool {
+        self.files.begun || self.exit.is_some()
+    }
 }
 
 impl Recovery {
@@ -155,6 +172,7 @@ impl Recovery {
             noted,
             files,
             files_lost,
+            given_up: false,
             outdated,
         })
     }

@@ -17,6 +17,7 @@ use switchyard_crash_points::{CrashPoint, reach};
 
 use super::decide::{SandboxFacts, TaskFacts, TaskFate, sandbox_fate, task_fate};
 use super::found::{FoundSandbox, FoundTask, outdated_objects};
+use super::given_up::mark_given_up;
 use super::inventory::{Inventory, Snapshots};
 use super::outdated::OutdatedObjectCleanup;
 use super::plan::{DecidedTask, RecoveryPlan, SandboxPresence};
@@ -60,11 +61,12 @@ impl Recovery {
         phases.done("inventory");
 
         let known: HashSet<TaskId> = tasks.iter().map(|(id, _)| *id).collect();
-        let sandboxes: Vec<_> = sandboxes
+        let mut sandboxes: Vec<_> = sandboxes
             .into_iter()
             .map(|(id, container)| (id, self.read_sandbox(id, &container)))
             .collect();
-        let tasks = self.read_tasks(tasks).await;
+        let mut tasks = self.read_tasks(tasks).await;
+        mark_given_up(&mut sandboxes, &mut tasks, &containers);
         let files_lost = self.have_lost_files(&tasks);
         phases.done("records");
         let processes = self
@@ -361,6 +363,7 @@ impl Recovery {
             noted,
             files,
             files_lost,
+            given_up,
             outdated: _,
         } = found;
         let meta = record.meta.to_core()?;
@@ -376,7 +379,8 @@ impl Recovery {
         }
         let facts = TaskFacts {
             sandbox: presence == Some(SandboxPresence::Present),
-            finished: record.quota.as_ref().is_none_or(|quota| quota.in_force)
+            finished: !given_up
+                && record.quota.as_ref().is_none_or(|quota| quota.in_force)
                 && snapshots.may_have(&snapshotter, &id.to_string()),
             this_boot: record.boot == self.context.boot,
             exit: exit.map(|exit| exit.to_core()),
