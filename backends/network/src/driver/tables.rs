@@ -511,8 +511,8 @@ impl BridgeTables {
             return Ok(());
         };
         let all = list_addresses(&mut kernel.route)?.into_iter();
-        let own = all.filter(|address| address.link == link.index);
-        let own: Vec<IpAddr> = own.map(|address| address.prefix.address()).collect();
+        let own = all.filter(|held| held.address.link == link.index);
+        let own: Vec<IpAddr> = own.map(|held| held.address.prefix.address()).collect();
         let mut gone = BTreeSet::new();
         for family in NftFamily::ALL {
             let found = kernel.tables.read(family)?;
