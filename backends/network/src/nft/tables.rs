@@ -205,8 +205,7 @@ impl NftTables {
                 }
                 match NfAnswer::read(message).and_then(|answer| answer.outcome.err()) {
                     None => present.extend(listed(message)),
-                    // There is no such element, set or table.
-                    Some(Errno::ENOENT) => {}
+                    Some(errno) if is_absent(errno) => {}
                     Some(errno) => failed = Some(errno),
                 }
             })?;
@@ -378,6 +377,12 @@ impl NftTables {
         let answers = self.socket.answers().map_err(query)?;
         Ok(verdict(&answers, sent.first, sent.steps))
     }
+}
+
+/// Returns whether a refused look at an element says that it is not there for us: there is no such element, set or table, or, on some kernels
+/// from 5.12 on, another program owns the table, which then has none of ours that we could remove.
+fn is_absent(errno: Errno) -> bool {
+    matches!(errno, Errno::ENOENT | Errno::EPERM)
 }
 
 /// Refuses an element whose address is of the other family.

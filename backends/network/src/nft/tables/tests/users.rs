@@ -25,6 +25,27 @@ impl NftTables {
     pub(crate) fn limit_send(&mut self, max: usize) -> usize {
         std::mem::replace(&mut self.socket.longest_send, max)
     }
+
+    /// Receives no more bytes of a datagram from now on: with less than a header, as if the kernel did not answer. Returns how many it did before.
+    pub(crate) fn limit_receive(&mut self, max: usize) -> usize {
+        let before = self.socket.buffer.len();
+        self.socket.buffer.resize(max, 0);
+        before
+    }
+}
+
+#[test]
+fn what_a_refused_look_says_of_an_element() {
+    for (errno, expected) in [
+        (Errno::ENOENT, true),
+        (Errno::EPERM, true),
+        (Errno::EINVAL, false),
+        (Errno::ENOBUFS, false),
+        (Errno::EINTR, false),
+        (Errno::EOPNOTSUPP, false),
+    ] {
+        assert_eq!(is_absent(errno), expected, "{errno}");
+    }
 }
 
 /// The variable by which the test below starts this program again.
