@@ -185,35 +185,11 @@ fn node_without_ipv6_for_its_networks() {
     check(pods(""), &[]);
 }
 
+/// Whether forwarding is to be switched on or is on.
 #[test]
-fn node_that_loses_its_routes_of_ipv6_once_it_forwards() {
+fn cure_is_for_all_interfaces_that_listen_to_routers() {
     let dual = "[network.bridge]\nsubnets = [\"172.26.80.0/20\", \"fd00:1::/64\"]";
-    let learnt = "20010db8000000000000000000000005 02 40 00 00 eth0\n";
-    let given = "20010db8000000000000000000000005 02 40 00 80 eth0\n";
-    let link_local = "fe800000000000000000000000000005 02 40 20 00 eth0\n";
     let lost = &["SY314 warning"][..];
-    let cases: [(&str, &str, &str, &[&str]); 6] = [
-        (dual, learnt, "1\n", lost),
-        ("", learnt, "1\n", &[]),
-        (dual, given, "1\n", &[]),
-        (dual, link_local, "1\n", &[]),
-        // The kernel goes on listening to routers, or another program does.
-        (dual, learnt, "2\n", &[]),
-        (dual, learnt, "0\n", &[]),
-    ];
-    for (config, address, accept_ra, expected) in cases {
-        let found = check(
-            |node| {
-                node.config(config);
-                node.file("/proc/net/if_inet6", address);
-                node.file("/proc/sys/net/ipv6/conf/eth0/accept_ra", accept_ra);
-            },
-            expected,
-        );
-        let is_named = |one: &Finding| one.found.ends_with("accept_ra = 1 of eth0");
-        assert!(found.iter().all(is_named), "{found:?}");
-    }
-    // The cure is for all such interfaces, whether forwarding is to be switched on or is on.
     let two = "20010db8000000000000000000000005 02 40 00 00 eth0\n\
                20010db8000000000000000000000006 03 40 00 00 wlan0.7\n";
     let both = "sysctl -w net/ipv6/conf/eth0/accept_ra=2 net/ipv6/conf/wlan0.7/accept_ra=2";
@@ -242,6 +218,36 @@ fn node_that_loses_its_routes_of_ipv6_once_it_forwards() {
         let mut commands: Vec<&str> = commands.collect();
         commands.sort_unstable();
         assert_eq!(commands, cures, "{forwarding}");
+    }
+}
+
+#[test]
+fn node_that_loses_its_routes_of_ipv6_once_it_forwards() {
+    let dual = "[network.bridge]\nsubnets = [\"172.26.80.0/20\", \"fd00:1::/64\"]";
+    let learnt = "20010db8000000000000000000000005 02 40 00 00 eth0\n";
+    let given = "20010db8000000000000000000000005 02 40 00 80 eth0\n";
+    let link_local = "fe800000000000000000000000000005 02 40 20 00 eth0\n";
+    let lost = &["SY314 warning"][..];
+    let cases: [(&str, &str, &str, &[&str]); 6] = [
+        (dual, learnt, "1\n", lost),
+        ("", learnt, "1\n", &[]),
+        (dual, given, "1\n", &[]),
+        (dual, link_local, "1\n", &[]),
+        // The kernel goes on listening to routers, or another program does.
+        (dual, learnt, "2\n", &[]),
+        (dual, learnt, "0\n", &[]),
+    ];
+    for (config, address, accept_ra, expected) in cases {
+        let found = check(
+            |node| {
+                node.config(config);
+                node.file("/proc/net/if_inet6", address);
+                node.file("/proc/sys/net/ipv6/conf/eth0/accept_ra", accept_ra);
+            },
+            expected,
+        );
+        let is_named = |one: &Finding| one.found.ends_with("accept_ra = 1 of eth0");
+        assert!(found.iter().all(is_named), "{found:?}");
     }
     // Forwarding was switched off by hand: the cure costs no route.
     let found = check(

@@ -259,7 +259,15 @@ fn forwarded_packets_that_are_accepted_by_an_uplink_or_a_subnet_alone() {
         let expected = format!("no rule accepts {lacking}switchyard0");
         assert!(found[0].found.ends_with(&expected), "{rules}: {found:?}");
     }
-    // By one of several uplinks.
+    // Without a default route no interface is known to be an uplink.
+    let rules = format!("{from}-A FORWARD -i eth0 {state} -j ACCEPT\n");
+    check(|node| forward(node, &rules), &["SY316 warning"]);
+}
+
+#[test]
+fn forwarded_packets_that_are_accepted_by_one_of_several_uplinks() {
+    let from = "-A FORWARD -i switchyard0 -j ACCEPT\n";
+    let state = "-m conntrack --ctstate RELATED,ESTABLISHED";
     let routes = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n\
                   eth0\t00000000\t01010101\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
                   wlan0\t00000000\t01010101\t0003\t0\t0\t600\t00000000\t0\t0\t0\n";
@@ -281,9 +289,6 @@ fn forwarded_packets_that_are_accepted_by_an_uplink_or_a_subnet_alone() {
         let told = check(accepts, &["SY316 warning"]);
         assert!(told[0].found.ends_with(found), "{rules}: {told:?}");
     }
-    // Without a default route no interface is known to be an uplink.
-    let rules = format!("{from}-A FORWARD -i eth0 {state} -j ACCEPT\n");
-    check(|node| forward(node, &rules), &["SY316 warning"]);
 }
 
 #[test]
