@@ -152,7 +152,7 @@ fn all_uplinks_have_to_be_accepted_and_the_others_are_named() {
     };
     let uplinks = &["eth0", "wlan0", "eth0"][..];
     for (rules, uplinks, expected, lacking) in [
-        (by("eth0"), &uplinks[..1], (true, true), &[][..]),
+        (by("eth0"), &uplinks[..1], (true, true), &[] as &[&str]),
         (by("eth0"), uplinks, (false, false), &["wlan0"]),
         (by("wlan0"), uplinks, (false, false), &["eth0"]),
         (
