@@ -199,9 +199,10 @@ pub(super) fn drops_by_policy(rules: &str) -> bool {
     rules.lines().any(|line| line == "-P FORWARD DROP")
 }
 
-/// The targets of rules that may be chains of the filter, some more than once. Pure.
+/// The targets of rules that may be chains of the filter, some more than once: of those alone that packets are followed to. Pure.
 pub(super) fn jumps(rules: &str) -> impl Iterator<Item = &str> {
-    let targets = read(rules).filter_map(|rule| rule.target);
+    let followed = read(rules).filter(|rule| rule.is_plain);
+    let targets = followed.filter_map(|rule| rule.target);
     targets.filter(|target| !TARGETS.contains(target))
 }
 

@@ -44,8 +44,8 @@ const MODULE_SIX: &str = "nft_fib_ipv6";
 
 /// The chain in which operators accept packets beside docker.
 const DOCKER_USER: &str = "DOCKER-USER";
-/// Text that FORWARD has if ufw keeps its rules.
-const UFW: &str = "-j ufw-";
+/// Text that FORWARD has if ufw keeps its rules, in chains `ufw-…` and `ufw6-…`.
+const UFW: &str = "-j ufw";
 
 /// Maximum number of interfaces that a finding names.
 const NAMED_MAX: usize = 4;

@@ -233,8 +233,10 @@ fn forward_policy(facts: &Facts, network: &NetworkList, filter: &Filter) -> Opti
         return None;
     }
     let rules = with_chains(facts, filter, forward_rules(facts, filter)?);
+    let mut subnets: Vec<Subnet> = ranges(network).collect();
+    subnets.retain(|subnet| subnet.first().is_ipv6() == filter.is_six);
     let program = filter.program;
-    drops(&rules, &bridges).then(|| {
+    drops(&rules, &bridges, &subnets).then(|| {
         let found = format!(
             "{program}: the policy of FORWARD is DROP, and no rule accepts {}",
             bridges.join(", ")
@@ -296,10 +298,10 @@ pub(super) fn has_nf_tables(facts: &Facts) -> bool {
 }
 
 /// Returns whether the rules drop what comes from all these bridges. Pure.
-fn drops(rules: &str, bridges: &[&str]) -> bool {
+fn drops(rules: &str, bridges: &[&str], subnets: &[Subnet]) -> bool {
     let ways = BridgeWays {
         bridges,
-        subnets: &[],
+        subnets,
         uplinks: &[],
     };
     let accepted = Accepted::of(rules, &ways);

@@ -186,6 +186,7 @@ fn all_uplinks_have_to_be_accepted_and_the_others_are_named() {
 #[test]
 fn chains_to_follow_are_the_targets_that_are_no_verdicts() {
     let rules = "-N one\n-A FORWARD -j DOCKER-USER\n-A FORWARD -i eth0 -g two\n-A FORWARD -j ACCEPT\n\
-                 -A FORWARD -j CNI-FORWARD\n-A FORWARD -m comment --comment \"-j three\" -j LOG\n-A FORWARD -i x\n";
+                 -A FORWARD -j CNI-FORWARD\n-A FORWARD -m comment --comment \"-j three\" -j LOG\n-A FORWARD -i x\n\
+                 -A FORWARD -m mark --mark 0x1 -j four\n-A FORWARD -p tcp -g five\n";
     assert_eq!(jumps(rules).collect::<Vec<_>>(), ["DOCKER-USER", "two"]);
 }

@@ -292,6 +292,29 @@ fn forwarded_packets_that_are_accepted_by_one_of_several_uplinks() {
 }
 
 #[test]
+fn rules_are_added_by_ufw_in_both_families() {
+    let ufw = |node: &mut TestNode| {
+        let ranges = "10.244.3.0/24, fd00:244:3::/64";
+        pods_on_bridge(node, ranges, "[network.bridge]\ndriver = \"native\"");
+        node.file("/sys/class/net/switchyard-pods/brif/veth0", "");
+        node.command("ip6tables --version", "ip6tables v1.8.9 (nf_tables)\n");
+        for (list, chain) in [
+            ("iptables -S FORWARD", "ufw-before-forward"),
+            ("ip6tables -S FORWARD", "ufw6-before-forward"),
+        ] {
+            let rules = format!("-P FORWARD DROP\n-A FORWARD -j {chain}\n");
+            node.command(list, &rules);
+        }
+    };
+    let found = check(ufw, &["SY316 warning"; 2]);
+    for one in &found {
+        let command = one.command.as_deref().unwrap();
+        let begins = "ufw route allow in on switchyard-pods from ";
+        assert!(command.starts_with(begins), "{found:?}");
+    }
+}
+
+#[test]
 fn bridge_of_pods_without_the_kernel_or_the_filter_for_it() {
     let native = "[network.bridge]\ndriver = \"native\"";
     let [four, both] = ["10.244.3.0/24", "10.244.3.0/24, fd00:244:3::/64"];
