@@ -34,18 +34,25 @@ impl NftTables {
     }
 }
 
+/// As where only the owner of the table may look into its sets.
 #[test]
-fn what_a_refused_look_says_of_an_element() {
-    for (errno, expected) in [
-        (Errno::ENOENT, true),
-        (Errno::EPERM, true),
-        (Errno::EINVAL, false),
-        (Errno::ENOBUFS, false),
-        (Errno::EINTR, false),
-        (Errno::EOPNOTSUPP, false),
-    ] {
-        assert_eq!(is_absent(errno), expected, "{errno}");
-    }
+fn element_that_nobody_shows_is_absent_only_without_its_set() {
+    in_private_netns(|| {
+        let mut tables = NftTables::open(TableName::default()).unwrap();
+        let both = [TableSet::Ports, TableSet::PortsAt];
+        let hidden = |family| BTreeSet::from(both.map(|set| (family, set)));
+        assert_eq!(tables.check_hidden(&BTreeSet::new()), Ok(()));
+        // There is no table.
+        assert_eq!(tables.check_hidden(&hidden(NftFamily::Ip4)), Ok(()));
+        tables.restore(NftFamily::Ip4, &BTreeSet::new()).unwrap();
+        let refused = Err(Errno::EPERM);
+        assert_eq!(tables.check_hidden(&hidden(NftFamily::Ip4)), refused);
+        assert_eq!(tables.check_hidden(&hidden(NftFamily::Ip6)), Ok(()));
+        // One of another program, without our sets.
+        let mut owner = NftTables::open(TableName::default()).unwrap();
+        owner.own_table(NftFamily::Ip6);
+        assert_eq!(tables.check_hidden(&hidden(NftFamily::Ip6)), Ok(()));
+    });
 }
 
 /// The variable by which the test below starts this program again.
