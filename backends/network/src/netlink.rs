@@ -48,8 +48,8 @@ pub use names::{IpPrefix, LinkName, LinkRef, Mac};
 pub use neighbour::{Neighbour, add_neighbour, delete_neighbour, list_neighbours};
 pub use netns::NetNs;
 pub use parameter::{
-    IpFamily, Ipv6Setting, enable_forwarding, is_forwarding, is_ipv6_set, learnt_devices, set_ipv6,
-    would_ignore_routers,
+    IpFamily, Ipv6Setting, enable_forwarding, has_ipv6_setting, is_forwarding, learnt_devices,
+    set_ipv6, would_ignore_routers,
 };
 pub use port::{PortFlags, set_port};
 pub use route::{Route, add_route, delete_route, list_routes};

@@ -16,13 +16,17 @@ use super::tables::State;
 use crate::netlink::{
     Address, AddressState, Bridge, Family, HeldAddress, IpFamily, IpPrefix, Ipv4Setting,
     Ipv6Setting, Link, LinkName, LinkRef, Mac, NetNs, NetlinkError, NewLink, Request, Socket, Veth,
-    add_address, delete_address, enable_forwarding, find_link, is_ipv6_set, list_addresses,
+    add_address, delete_address, enable_forwarding, find_link, has_ipv6_setting, list_addresses,
     set_ipv4, set_ipv6, set_mac, set_master, set_mtu, set_up, would_ignore_routers,
 };
 use crate::nft::{NftFamily, NftSubnet};
 
 /// Limit of host's ends that are connected in one batch.
 const CONNECTED_AT_ONCE: usize = 64;
+
+/// Value of `keep_addr_on_down` of a bridge with IPv6: the kernel keeps its addresses by each value above 0. Not 1, which is the default of some nodes for
+/// all devices, and would say of a bridge of IPv4 alone that it has had IPv6.
+const KEPT_ADDRESSES: u32 = 2;
 
 /// A bridge that is ready for a container.
 pub(super) struct ReadyBridge {
@@ -289,7 +293,7 @@ impl BridgeDriver {
             // As the node may have it by default.
             set_ipv6(name, Ipv6Setting::DisableIpv6, 0)?;
             // Else the kernel takes its addresses when somebody sets it down. Also a mark: see `works_without_forwarding`.
-            set_ipv6(name, Ipv6Setting::KeepAddrOnDown, 1)?;
+            set_ipv6(name, Ipv6Setting::KeepAddrOnDown, KEPT_ADDRESSES)?;
         } else if !accept_ra.as_ref().err().is_none_or(is_missing) {
             // A kernel without IPv6 has no such parameter.
             accept_ra?;
@@ -325,14 +329,13 @@ impl BridgeDriver {
     }
 
     /// Returns whether containers are connected while the node does not forward IPv6: the bridge has had IPv6 before, and has IPv4 beside it. That
-    /// it keeps addresses while it is down says that this driver has set it up with IPv6, also if others have taken the addresses since: it gets
-    /// them back. One that plugins have made has the addresses alone.
+    /// it has [`KEPT_ADDRESSES`] says that this driver has set it up with IPv6, also if others have taken the addresses since: it gets them back. One that plugins have made has the addresses alone.
     fn works_without_forwarding(&self) -> Result<bool, DriverError> {
         let name = &self.settings.name;
         if !self.families.contains(&NftFamily::Ip4) {
             return Ok(false);
         }
-        if is_ipv6_set(name, Ipv6Setting::KeepAddrOnDown)? {
+        if has_ipv6_setting(name, Ipv6Setting::KeepAddrOnDown, KEPT_ADDRESSES)? {
             return Ok(true);
         }
         let mut route = Socket::open(Family::Route)?;

@@ -35,7 +35,7 @@ pub enum Ipv6Setting {
     AcceptDad,
     /// Absence of IPv6: 0 or 1.
     DisableIpv6,
-    /// Preservation of addresses when it is set down: 0 or 1.
+    /// Preservation of addresses when it is set down: 0 (none), or any larger value.
     KeepAddrOnDown,
 }
 
@@ -73,13 +73,18 @@ pub fn set_ipv6(link: &LinkName, setting: Ipv6Setting, value: u32) -> Result<(),
     write(file.join(setting.name()), value)
 }
 
-/// Returns whether a setting of IPv6 of a device is 1, in the namespace of the calling thread. One that is not there has none.
+/// Returns whether a setting of IPv6 of a device has this value, in the namespace of the calling thread. One that is not there has none.
 ///
 /// # Errors
 /// [`NetlinkError::Parameter`].
-pub fn is_ipv6_set(link: &LinkName, setting: Ipv6Setting) -> Result<bool, NetlinkError> {
+pub fn has_ipv6_setting(
+    link: &LinkName,
+    setting: Ipv6Setting,
+    value: u32,
+) -> Result<bool, NetlinkError> {
     let file = Path::new(OF_DEVICES).join(link.as_str());
-    Ok(read_if_there(file.join(setting.name()))?.trim() == "1")
+    let text = read_if_there(file.join(setting.name()))?;
+    Ok(text.trim().parse::<u32>() == Ok(value))
 }
 
 /// Returns whether packets are forwarded in the namespace of the calling thread.

@@ -229,6 +229,11 @@ fn bridge_with_ipv6_is_used_after_forwarding_was_switched_off() {
         set("ipv6/conf/swtest0/keep_addr_on_down", "0");
         ip("addr del fd00:88::1/64 dev swtest0");
     };
+    // By a default of the node for all devices.
+    let never_but_kept: Change = || {
+        set("ipv6/conf/swtest0/keep_addr_on_down", "1");
+        ip("addr del fd00:88::1/64 dev swtest0");
+    };
     let delete: Change = || ip("link del swtest0");
     for (case, subnets, accept_ra, change, forwards) in [
         ("as it was", dual, "1", none, Some(false)),
@@ -240,6 +245,7 @@ fn bridge_with_ipv6_is_used_after_forwarding_was_switched_off() {
         ("of plugins", dual, "1", unmark, Some(false)),
         // As a bridge for which nothing was ever forwarded.
         ("never forwarded", dual, "1", never, None),
+        ("never, and keeps all", dual, "1", never_but_kept, None),
         ("deleted", dual, "1", delete, None),
         // Its containers would reach nothing beyond the node.
         ("IPv6 alone", six, "1", none, None),
