@@ -239,12 +239,12 @@ remove_network() {
 remove_tables() {
     local shown table node=(--config "$config" --socket "$run/admin.sock")
     if [[ ! -x $binary ]]; then
-        say "Tables of nf_tables may stay, since the build is gone: nft list tables; those of this script begin with switchyard_swy_quick."
+        say "Tables of nf_tables may stay, since the build is gone: nft list tables; those of this script are $(own_table)."
         return
     fi
     shown=$("$binary" network show "${node[@]}") || shown=''
     if [[ ! $shown ]]; then
-        say "Tables of nf_tables may stay: see the message above, and nft list tables; those of this script begin with switchyard_swy_quick."
+        say "Tables of nf_tables may stay: see the message above, and nft list tables; those of this script are $(own_table)."
     elif [[ ! $(tables_of others "$shown") ]]; then
         "$binary" network clear --force "${node[@]}" >/dev/null ||
             say "Not all tables are removed: see the message above, and $binary network show."
@@ -257,9 +257,19 @@ remove_tables() {
 
 # tables_of WHOM SHOWN: the tables of `this` script, or of `others`, in the output of `network show`: the lines before the first empty one.
 tables_of() {
-    awk -v whom="$1" '
+    awk -v whom="$1" -v own="$(own_table)" '
         NF == 0 { exit }
-        $1 ~ /^(ip|ip6|bridge)$/ && (index($2, "switchyard_swy_quick") == 1) == (whom == "this") { print $1, $2 }' <<<"$2"
+        $1 ~ /^(ip|ip6|bridge)$/ && ($2 == own) == (whom == "this") { print $1, $2 }' <<<"$2"
+}
+
+# own_table: the name of the tables of this script's daemon. It follows from that of the daemon's own bridge: what a name of a table cannot have
+# is replaced, and eight digits tell it from another bridge of which the same is left.
+own_table() {
+    local name=${task_bridge//[^a-z0-9_]/_}
+    if [[ $name != "$task_bridge" ]]; then
+        name+=_$(printf %s "$task_bridge" | sha256sum | cut -c1-8)
+    fi
+    echo "switchyard_$name"
 }
 
 # remove_rules NETWORK: removes the rules of the nat table that the plugins marked with the network's name, and the chains

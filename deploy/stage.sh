@@ -17,6 +17,12 @@ pack() {
     gzip -9n >"$tree/$1"
 }
 
+# with_common FILE: standard input, a script of a package, with the functions in this file for its line "# @COMMON@".
+with_common() {
+    sed -e "/^# @COMMON@$/{r $1
+        d}"
+}
+
 # identify BINARY HOST_PROGRAM PROGRAM...: what the binary is, and an empty tree for it. HOST_PROGRAM, which may be empty, names a program
 # of the same commit that this machine can run; the others are programs that the caller needs. Sets binary, host_program, architecture,
 # platform, tools, upstream, commit, work and tree, and exports SOURCE_DATE_EPOCH.

@@ -283,8 +283,12 @@ impl Sandboxes {
     }
 
     /// Waits for the release of the sandboxes among these that are on the network of this name; it goes on after the answer to their stop. It waits
-    /// no longer than the gateway waits for their ports, and takes one of its owner's starts meanwhile. Returns whether there was one: what the
-    /// caller needs may be free although another sandbox is not released. Cancel-safe.
+    /// no longer than the gateway waits for their ports. Returns whether there was one: what the caller needs may be free although another
+    /// sandbox is not released. Cancel-safe.
+    ///
+    /// The start keeps its permit meanwhile, up to the five seconds after which any start gives it to the next one. It is not given back for the
+    /// wait: only the attachment tells that an address is missing, in the middle of the start, and to go on it would need a permit again, behind
+    /// later starts, which take the very addresses; or go on without, and then all that wait go on at once.
     async fn release_of_all(&self, ending: Vec<SandboxId>, network: &str) -> bool {
         if ending.is_empty() {
             return false;

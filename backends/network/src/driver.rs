@@ -39,8 +39,9 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::report;
 
@@ -63,7 +64,11 @@ pub use attachment::{
 };
 pub use error::DriverError;
 pub use names::group_of;
-pub use tables::BridgeTables;
+pub use tables::{BridgeTables, Restoration};
+
+/// Limit of tries to remove connections that a predecessor has left. Each attachment makes one, and a kernel that cannot list connections never
+/// can.
+const ABANDONED_TRIES: u32 = 5;
 
 /// Attaches containers to one bridge of the network namespace of its callers. Costs nothing before it is used.
 #[derive(Debug)]
@@ -79,8 +84,8 @@ pub struct BridgeDriver {
     rules: BridgeRules,
     /// True if addresses stay that are of none of its subnets.
     leaves_addresses: bool,
-    /// Done once connections are removed that a predecessor has left.
-    abandoned: Once,
+    /// How often it is still tried to remove connections that a predecessor has left: not at all once they are.
+    abandoned: Mutex<u32>,
 }
 
 impl BridgeDriver {
@@ -115,7 +120,7 @@ impl BridgeDriver {
             rules,
             settings,
             leaves_addresses: true,
-            abandoned: Once::new(),
+            abandoned: Mutex::new(ABANDONED_TRIES),
         })
     }
 
@@ -174,14 +179,23 @@ impl BridgeDriver {
     }
 
     /// Removes the connections of UDP and SCTP that still lead to former containers of a predecessor. It knew which these are, and may have
-    /// been killed behind the answer to a detachment. Done once, by the first attachment at the latest; not repeated if the addresses cannot be
-    /// read, which is logged. Call it before for each bridge that a
-    /// predecessor had: their ports may be published on another one. Blocks, as [`BridgeTables::forget_past_flows`].
+    /// been killed behind the answer to a detachment. Done once, by the first attachment at the latest; what fails is repeated by the next ones,
+    /// five times in all, and its reason is logged. Call it before for each bridge that a predecessor had: their ports may be published on
+    /// another one. Blocks, as [`BridgeTables::forget_past_flows`].
     pub fn forget_abandoned_flows(&self) {
-        self.abandoned.call_once(|| self.remove_abandoned_flows());
+        // Over the removal: who waits for it finds them removed.
+        let mut tries = self.abandoned.lock();
+        if let Some(left) = tries.checked_sub(1) {
+            *tries = if self.remove_abandoned_flows() {
+                0
+            } else {
+                left
+            };
+        }
     }
 
-    fn remove_abandoned_flows(&self) {
+    /// Returns whether they are removed.
+    fn remove_abandoned_flows(&self) -> bool {
         let in_use = match self.pool.in_use() {
             Ok(in_use) => in_use.into_iter(),
             Err(error) => {
@@ -189,13 +203,13 @@ impl BridgeDriver {
                     error = report(&error),
                     "cannot read which addresses are in use: connections of UDP and SCTP to containers of a former process stay"
                 );
-                return;
+                return false;
             }
         };
         let gateways = self.gateways.iter().map(|gateway| gateway.address());
         let in_use: BTreeSet<IpAddr> = in_use.chain(gateways).collect();
         let subnets = &self.rules.subnets;
-        self.tables.past.remove_abandoned(subnets, &in_use);
+        self.tables.past.remove_abandoned(subnets, &in_use)
     }
 
     /// Undoes an attachment that failed, and returns the error.

@@ -2,7 +2,7 @@
 //! tests.
 
 use crate::netlink::Request;
-use crate::netlink::address::Address;
+use crate::netlink::address::HeldAddress;
 use crate::netlink::decode::{attributes, messages};
 use crate::netlink::exchange::Exchange;
 use crate::netlink::link::Link;
@@ -50,7 +50,7 @@ fn check_body(body: &[u8]) {
         let network = route.to.network();
         assert!(network == network.network() && network.length() == route.to.length());
     }
-    if let Some(address) = Address::read(body) {
+    if let Some(HeldAddress { address, .. }) = HeldAddress::read(body) {
         let bits = if address.prefix.address().is_ipv4() {
             32
         } else {

@@ -32,7 +32,9 @@ mod uapi;
 #[cfg(test)]
 mod tests;
 
-pub use address::{Address, add_address, delete_address, list_addresses};
+pub use address::{
+    Address, AddressState, HeldAddress, add_address, delete_address, list_addresses,
+};
 pub use bandwidth::{Ifb, Rate, delete_limit, limit, redirect_ingress};
 pub use error::NetlinkError;
 pub use exchange::Received;
@@ -46,7 +48,7 @@ pub use names::{IpPrefix, LinkName, LinkRef, Mac};
 pub use neighbour::{Neighbour, add_neighbour, delete_neighbour, list_neighbours};
 pub use netns::NetNs;
 pub use parameter::{
-    IpFamily, Ipv6Setting, enable_forwarding, has_ipv6_address, is_forwarding, learnt_devices,
+    IpFamily, Ipv6Setting, enable_forwarding, has_ipv6_setting, is_forwarding, learnt_devices,
     set_ipv6, would_ignore_routers,
 };
 pub use port::{PortFlags, set_port};

@@ -26,7 +26,7 @@ const ADDRESSES: &str = "/proc/net/if_inet6";
 const PARAMETERS: &str = "/proc/sys/net/ipv6/conf";
 
 /// The bridge of the plugin `bridge`, unless its configuration names one.
-const DEFAULT_BRIDGE: &str = "cni0";
+pub(super) const DEFAULT_BRIDGE: &str = "cni0";
 
 /// The most addresses and routes of routers that are looked at.
 const LEARNT_MAX: usize = 100_000;
@@ -174,14 +174,24 @@ pub(super) fn learning_interfaces(facts: &Facts) -> Vec<String> {
     learning
 }
 
+/// The settings by which all these interfaces go on listening to routers when the node forwards. With slashes, which names of interfaces have no
+/// need to be rewritten for.
+pub(super) fn keeping_routers(interfaces: &[String]) -> String {
+    let all = interfaces.iter();
+    let all = all.map(|interface| format!("net/ipv6/conf/{interface}/accept_ra=2"));
+    all.collect::<Vec<_>>().join(" ")
+}
+
 /// Such interfaces of a node that forwards for a network of containers.
 fn routers_ignored(facts: &Facts) -> Option<Finding> {
     if !forwarded(facts).six {
         return None;
     }
     let learning = learning_interfaces(facts);
-    let first = learning.first()?;
-    let command = format!("sysctl -w net/ipv6/conf/{first}/accept_ra=2");
+    if learning.is_empty() {
+        return None;
+    }
+    let command = format!("sysctl -w {}", keeping_routers(&learning));
     let named = first_of(&learning, NAMED_MAX);
     let found =
         format!("a network of containers has a range of IPv6, and accept_ra = 1 of {named}");

@@ -10,7 +10,7 @@ use super::codes::node::{
     NO_FORWARDING, NO_NETWORK_FEATURE, NO_OVERLAY,
 };
 use super::facts::Facts;
-use super::families::{forwarded, learning_interfaces};
+use super::families::{forwarded, keeping_routers, learning_interfaces};
 use super::finding::{Finding, Severity};
 
 /// The largest list of modules that is read, in bytes.
@@ -133,22 +133,20 @@ fn forwarding(facts: &Facts) -> Vec<Finding> {
         .flatten()
         .filter(|key| sysctl(facts, key) == Some(0))
         .map(|key| {
-            let before = if six == Some(key) {
-                keeping_routers(facts)
+            // First, so that the node keeps what it learns from routers.
+            let learning = if six == Some(key) {
+                learning_interfaces(facts)
             } else {
-                String::new()
+                Vec::new()
             };
+            let mut settings = keeping_routers(&learning);
+            if !settings.is_empty() {
+                settings.push(' ');
+            }
             Finding::new(&NO_FORWARDING, format!("{key} = 0"))
-                .command(format!("sysctl -w {before}{key}=1"))
+                .command(format!("sysctl -w {settings}{key}=1"))
         })
         .collect()
-}
-
-/// Returns the settings that come first, so that the node keeps what it learns from routers when it forwards.
-fn keeping_routers(facts: &Facts) -> String {
-    let all = learning_interfaces(facts).into_iter();
-    let all = all.map(|interface| format!("net/ipv6/conf/{interface}/accept_ra=2 "));
-    all.collect::<Vec<_>>().concat()
 }
 
 fn bridged_packets(facts: &Facts) -> Option<Finding> {

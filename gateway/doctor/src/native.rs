@@ -17,9 +17,10 @@ use super::families::{of_own_bridge, of_pod_bridge};
 use super::finding::Finding;
 use super::firewalld::Firewalld;
 use super::kernel::Modules;
-use super::network::{FILTERS, Filter, forward_rules, has_nf_tables};
+use super::network::{FILTERS, Filter, forward_rules, has_nf_tables, with_chains};
 use super::network_defaults::UsedDefaults;
 use super::pod_bridge::{bridge_ranges, has_pods_on_bridge, own_ranges};
+use super::text::first_of;
 use super::view::NETWORK_DEVICES;
 
 /// The feature by which the daemon says whether the kernel can do all of it.
@@ -41,11 +42,13 @@ const MODULES: [&str; 6] = [
 /// Module that the tables of IPv6 need besides.
 const MODULE_SIX: &str = "nft_fib_ipv6";
 
-/// Chains in which operators accept packets, and what FORWARD has if packets come to them.
-const OPERATORS_CHAINS: [(&str, &str); 2] =
-    [(DOCKER_USER, "-j DOCKER-USER"), ("ufw-user-forward", UFW)];
+/// The chain in which operators accept packets beside docker.
 const DOCKER_USER: &str = "DOCKER-USER";
-const UFW: &str = "-j ufw-";
+/// Text that FORWARD has if ufw keeps its rules, in chains `ufw-…` and `ufw6-…`.
+const UFW: &str = "-j ufw";
+
+/// Maximum number of interfaces that a finding names.
+const NAMED_MAX: usize = 4;
 
 /// The command after which the daemon adds the rules itself.
 const RESTART: &str = "systemctl restart switchyard";
@@ -165,14 +168,7 @@ fn lacking(facts: &Facts, has_six: bool) -> Option<Finding> {
 fn dropped(facts: &Facts, filter: &Filter, bridge: &str) -> Option<Finding> {
     let program = filter.program;
     let forward = forward_rules(facts, filter)?;
-    let operators = OPERATORS_CHAINS
-        .into_iter()
-        .filter(|(_, way)| forward.contains(way))
-        .filter_map(|(chain, _)| facts.output(program, &["-S", chain]));
-    let all: Vec<String> = [without_plugins(&forward)]
-        .into_iter()
-        .chain(operators)
-        .collect();
+    let all = with_chains(facts, filter, without_plugins(&forward));
     let mut subnets = subnets(facts, bridge);
     subnets.retain(|subnet| subnet.first().is_ipv6() == filter.is_six);
     let ways = BridgeWays {
@@ -180,15 +176,21 @@ fn dropped(facts: &Facts, filter: &Filter, bridge: &str) -> Option<Finding> {
         subnets: &subnets,
         uplinks: &uplinks(facts, filter.is_six),
     };
-    let accepted = Accepted::of(&all.join("\n"), &ways)?;
+    let accepted = Accepted::of(&all, &ways)?;
     let lacking = match (accepted.from, accepted.to) {
         (true, true) => return None,
         (true, false) => "what goes to ",
         (false, true) => "what comes from ",
         (false, false) => "",
     };
-    let found =
-        format!("{program}: the policy of FORWARD is DROP, and no rule accepts {lacking}{bridge}");
+    let by = if accepted.lacking.is_empty() {
+        String::new()
+    } else {
+        format!(" by {}", first_of(&accepted.lacking, NAMED_MAX))
+    };
+    let found = format!(
+        "{program}: the policy of FORWARD is DROP, and no rule accepts {lacking}{bridge}{by}"
+    );
     Some(Finding::new(&NATIVE_DROPPED, found).command(accept(program, &forward, bridge, &subnets)))
 }
 

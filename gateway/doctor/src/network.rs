@@ -1,18 +1,20 @@
 //! Checks of CNI configurations, CNI plugins and the packet filter.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::Value;
-use switchyard_cni::NetworkList;
+use switchyard_cni::{NetworkList, PluginConf};
 use switchyard_core::spec::Subnet;
 use switchyard_linux::packages::Needed;
 use switchyard_linux::report;
 
-use super::accepted::{Accepted, BridgeWays};
+use super::accepted::{Accepted, BridgeWays, drops_by_policy, jumps};
 use super::codes::runtime::{
     CNI_CONFIG_SKIPPED, FORWARD_DROP, NO_BRIDGE_PLUGIN, NO_CNI_CONFIG, NO_CNI_PLUGIN, NO_IPTABLES,
 };
 use super::facts::Facts;
+use super::families::DEFAULT_BRIDGE;
 use super::finding::Finding;
 use super::pod_bridge::has_pods_on_bridge;
 use super::text::listed;
@@ -20,6 +22,10 @@ use super::view::FILE_MAX;
 
 /// Maximum number of configurations of a directory that are read.
 const CONFIGS_MAX: usize = 64;
+
+/// The most chains of a filter that are read besides FORWARD, and of those the most that cannot be: the program may wait for others each time.
+const CHAINS_MAX: usize = 32;
+const UNREAD_MAX: usize = 3;
 
 /// The plugins of the gateway's own bridge network.
 const BRIDGE_PLUGINS: [&str; 4] = ["bridge", "host-local", "firewall", "portmap"];
@@ -206,26 +212,31 @@ fn bridge_plugins(facts: &Facts) -> Option<Finding> {
     })
 }
 
+/// The text of a key of a plugin.
+fn text_of<'a>(plugin: &'a PluginConf, key: &str) -> Option<&'a str> {
+    plugin.get(key).and_then(Value::as_str)
+}
+
 /// Checks whether forwarded packets of the node's CNI network are dropped. The gateway's own network has the
 /// plugin firewall, which accepts its packets.
 fn forward_policy(facts: &Facts, network: &NetworkList, filter: &Filter) -> Option<Finding> {
-    let has_type = |name: &str| {
-        network
-            .plugins
-            .iter()
-            .any(|plugin| plugin.get("type").and_then(Value::as_str) == Some(name))
-    };
-    if !has_type("bridge") || has_type("firewall") {
+    let plugins = &network.plugins;
+    let bridges: Vec<&str> = plugins
+        .iter()
+        .filter(|plugin| text_of(plugin, "type") == Some("bridge"))
+        .map(|plugin| text_of(plugin, "bridge").unwrap_or(DEFAULT_BRIDGE))
+        .collect();
+    let has_firewall = plugins
+        .iter()
+        .any(|plugin| text_of(plugin, "type") == Some("firewall"));
+    if bridges.is_empty() || has_firewall {
         return None;
     }
-    let bridges: Vec<&str> = network
-        .plugins
-        .iter()
-        .filter_map(|plugin| plugin.get("bridge").and_then(Value::as_str))
-        .collect();
-    let rules = forward_rules(facts, filter)?;
+    let rules = with_chains(facts, filter, forward_rules(facts, filter)?);
+    let mut subnets: Vec<Subnet> = ranges(network).collect();
+    subnets.retain(|subnet| subnet.first().is_ipv6() == filter.is_six);
     let program = filter.program;
-    drops(&rules, &bridges).then(|| {
+    drops(&rules, &bridges, &subnets).then(|| {
         let found = format!(
             "{program}: the policy of FORWARD is DROP, and no rule accepts {}",
             bridges.join(", ")
@@ -253,6 +264,30 @@ pub(super) fn forward_rules(facts: &Facts, filter: &Filter) -> Option<String> {
     }
 }
 
+/// The same rules, with those of the chains to which they lead, if the policy drops what no rule accepts.
+pub(super) fn with_chains(facts: &Facts, filter: &Filter, mut rules: String) -> String {
+    if !drops_by_policy(&rules) {
+        return rules;
+    }
+    let mut asked: BTreeSet<String> = BTreeSet::new();
+    let mut unread = 0;
+    while asked.len() < CHAINS_MAX && unread < UNREAD_MAX {
+        let next = jumps(&rules).find(|chain| !asked.contains(*chain));
+        let Some(chain) = next.map(str::to_owned) else {
+            break;
+        };
+        match facts.output(filter.program, &["-S", chain.as_str()]) {
+            Some(of_chain) => {
+                rules.push('\n');
+                rules.push_str(&of_chain);
+            }
+            None => unread += 1,
+        }
+        asked.insert(chain);
+    }
+    rules
+}
+
 pub(super) fn has_nf_tables(facts: &Facts) -> bool {
     let builtin = facts.modules_dir().join("modules.builtin");
     facts.view.exists("/sys/module/nf_tables")
@@ -263,10 +298,10 @@ pub(super) fn has_nf_tables(facts: &Facts) -> bool {
 }
 
 /// Returns whether the rules drop what comes from all these bridges. Pure.
-fn drops(rules: &str, bridges: &[&str]) -> bool {
+fn drops(rules: &str, bridges: &[&str], subnets: &[Subnet]) -> bool {
     let ways = BridgeWays {
         bridges,
-        subnets: &[],
+        subnets,
         uplinks: &[],
     };
     let accepted = Accepted::of(rules, &ways);

@@ -25,6 +25,7 @@ mod disks;
 mod firewalld;
 mod ipv6;
 mod native;
+mod network_defaults;
 mod node;
 mod node_devices;
 mod orchestrators;
@@ -121,6 +122,7 @@ fn codes_are_unique_sorted_and_tested() {
         include_str!("tests/firewalld.rs"),
         include_str!("tests/ipv6.rs"),
         include_str!("tests/native.rs"),
+        include_str!("tests/network_defaults.rs"),
         include_str!("tests/node.rs"),
         include_str!("tests/node_devices.rs"),
         include_str!("tests/orchestrators.rs"),

@@ -90,3 +90,28 @@ fn answers_do_not_depend_on_how_much_a_program_has_to_say() {
         }
     }
 }
+
+/// Another gateway may have a bridge whose name begins as that of the script, or is the same but for what a table cannot be named.
+#[test]
+fn tables_of_the_script_are_those_of_its_own_bridge() {
+    let shown = "ip switchyard\\nip switchyard_swy_quick1_f483650a\\nip6 switchyard_swy_quick1_f483650a\\n\
+                 ip switchyard_swy_quick1\\nip switchyard_swy_quick2\\nbridge switchyard_swy_quick1_00000000\\n\
+                 ip switchyard_quick1\\n\\nip switchyard_swy_quick1_f483650a";
+    let others = "ip switchyard ip switchyard_swy_quick1 ip switchyard_swy_quick2 bridge switchyard_swy_quick1_00000000";
+    let own = "ip switchyard_swy_quick1_f483650a ip6 switchyard_swy_quick1_f483650a";
+    for (bridge, whom, expected) in [
+        ("swy-quick1", "this", own.to_owned()),
+        (
+            "swy-quick1",
+            "others",
+            format!("{others} ip switchyard_quick1"),
+        ),
+        ("quick1", "this", "ip switchyard_quick1".to_owned()),
+        ("swy_quick2", "this", "ip switchyard_swy_quick2".to_owned()),
+        ("other-0", "this", String::new()),
+    ] {
+        let call = format!("task_bridge={bridge}; tables_of {whom} $'{shown}'");
+        let said = said(&call, 0);
+        assert_eq!(said, format!("{expected} yes").trim_start(), "{call}");
+    }
+}

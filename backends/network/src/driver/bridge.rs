@@ -14,20 +14,32 @@ use super::error::DriverError;
 use super::names::mac_of;
 use super::tables::State;
 use crate::netlink::{
-    Address, Bridge, Family, IpFamily, IpPrefix, Ipv4Setting, Ipv6Setting, Link, LinkName, LinkRef,
-    Mac, NetNs, NetlinkError, NewLink, Request, Socket, Veth, add_address, delete_address,
-    enable_forwarding, find_link, has_ipv6_address, list_addresses, set_ipv4, set_ipv6, set_mac,
-    set_master, set_mtu, set_up, would_ignore_routers,
+    Address, AddressState, Bridge, Family, HeldAddress, IpFamily, IpPrefix, Ipv4Setting,
+    Ipv6Setting, Link, LinkName, LinkRef, Mac, NetNs, NetlinkError, NewLink, Request, Socket, Veth,
+    add_address, delete_address, enable_forwarding, find_link, has_ipv6_setting, list_addresses,
+    set_ipv4, set_ipv6, set_mac, set_master, set_mtu, set_up, would_ignore_routers,
 };
 use crate::nft::{NftFamily, NftSubnet};
 
 /// Limit of host's ends that are connected in one batch.
 const CONNECTED_AT_ONCE: usize = 64;
 
+/// Value of `keep_addr_on_down` of a bridge with IPv6: the kernel keeps its addresses by each value above 0. Not 1, which is the default of some nodes for
+/// all devices, and would say of a bridge of IPv4 alone that it has had IPv6.
+const KEPT_ADDRESSES: u32 = 2;
+
 /// A bridge that is ready for a container.
 pub(super) struct ReadyBridge {
     pub(super) index: u32,
     pub(super) mac: Mac,
+}
+
+/// Result of one look at the uplinks of the node, by which all is decided for a bridge that is set up.
+#[derive(Debug, Default)]
+pub(super) struct UplinkLook {
+    /// An uplink that would not listen to routers any more if the node forwarded IPv6: then it does not, and containers are connected all the
+    /// same.
+    listens: Option<String>,
 }
 
 impl BridgeDriver {
@@ -36,16 +48,19 @@ impl BridgeDriver {
     pub(super) fn ready_bridge(&self, state: &mut State) -> Result<ReadyBridge, DriverError> {
         let name = &self.settings.name;
         state.check_free(name, &self.rules)?;
-        let ready = self.found_or_made(state)?;
-        let before = state.bridges.get(name).cloned();
-        let is_known = state.know(name, &self.rules)?.device == Some(ready.index);
-        match self.set_up_bridge(state, &ready, is_known) {
-            Ok(()) => Ok(ready),
-            Err(error) => {
-                state.put_back(name, before);
-                Err(error)
-            }
+        let route = &mut state.kernel(self.tables.name())?.route;
+        let found = find_link(route, &name.clone().into())?;
+        if let Some(link) = &found {
+            self.check_kind(link)?;
         }
+        let before = state.bridges.get(name).cloned();
+        let device = state.know(name, &self.rules)?.device;
+        let is_known = device.is_some() && device == found.as_ref().map(|link| link.index);
+        let ready = self.set_up_found(state, found, is_known);
+        if ready.is_err() {
+            state.put_back(name, before);
+        }
+        ready
     }
 
     /// Looks whether a device of the bridge's name is a bridge, if there is one. Blocks.
@@ -71,38 +86,48 @@ impl BridgeDriver {
         Err(DriverError::NoBridge { name, kind })
     }
 
-    fn found_or_made(&self, state: &mut State) -> Result<ReadyBridge, DriverError> {
-        let name = &self.settings.name;
-        let kernel = state.kernel(self.tables.name())?;
-        let link = match find_link(&mut kernel.route, &name.clone().into())? {
+    /// Sees to it that a bridge is up and has its addresses, and, unless this process has done so before, all else that it needs: it is made, if
+    /// none was found.
+    fn set_up_found(
+        &self,
+        state: &mut State,
+        found: Option<Link>,
+        is_known: bool,
+    ) -> Result<ReadyBridge, DriverError> {
+        // Before anything is made, and once for all that follows: routers may tell the node something at any moment.
+        let look = if is_known {
+            None
+        } else {
+            Some(self.look_at_uplinks()?)
+        };
+        let link = match found {
             Some(link) => link,
-            None => {
-                self.keep_routers()?;
-                self.make_bridge(&mut kernel.route)?
-            }
+            None => self.make_bridge(&mut state.kernel(self.tables.name())?.route)?,
         };
         self.check_kind(&link)?;
         let mac = link.mac.ok_or_else(|| NetlinkError::Value {
-            value: format!("the bridge {name}"),
+            value: format!("the bridge {}", self.settings.name),
             reason: "it has no hardware address",
         })?;
-        Ok(ReadyBridge {
+        let ready = ReadyBridge {
             index: link.index,
             mac,
-        })
+        };
+        self.set_up_bridge(state, &ready, look.as_ref())?;
+        Ok(ready)
     }
 
-    /// Sees to it that a bridge is up and has its addresses, and, if this process has not done so yet, all else that it needs.
+    /// Sees to it that a bridge is up and has its addresses. `look` is given if this process has not done so yet: then also to all else that it
+    /// needs.
     fn set_up_bridge(
         &self,
         state: &mut State,
         bridge: &ReadyBridge,
-        is_known: bool,
+        look: Option<&UplinkLook>,
     ) -> Result<(), DriverError> {
         let reference = LinkRef::Index(bridge.index);
         let mut requests = Vec::new();
-        if !is_known {
-            self.keep_routers()?;
+        if look.is_some() {
             if self.settings.is_gateway {
                 self.allow_ipv6()?;
             }
@@ -110,7 +135,13 @@ impl BridgeDriver {
             requests.push(set_mac(&reference, bridge.mac));
             // One that was there before may have been made with another configuration.
             requests.extend(self.settings.mtu.map(|mtu| set_mtu(&reference, mtu)));
-            requests.extend(self.without_former(state, bridge.index)?);
+            let held = list_addresses(&mut state.kernel(self.tables.name())?.route)?;
+            let of_bridge = held.into_iter();
+            let of_bridge: Vec<HeldAddress> = of_bridge
+                .filter(|held| held.address.link == bridge.index)
+                .collect();
+            requests.extend(self.without_unusable(&of_bridge));
+            requests.extend(self.without_former(state, &of_bridge)?);
         }
         if !self.settings.is_gateway {
             self.disable_ipv6()?;
@@ -127,25 +158,38 @@ impl BridgeDriver {
             requests.push(add_address(&address).done_by(&[Errno::EEXIST]));
         }
         state.kernel(self.tables.name())?.route.run(&requests)?;
-        if !is_known {
+        if let Some(look) = look {
             self.connect_again(state, bridge.index)?;
             // It has the elements of the bridge, which containers need also if they publish nothing.
             self.tables.restore_for(state, &self.families)?;
             if self.settings.is_gateway {
-                self.lead_out(state, &reference)?;
+                self.lead_out(state, &reference, look)?;
             }
             state.know(&self.settings.name, &self.rules)?.device = Some(bridge.index);
         }
         Ok(())
     }
 
+    /// Requests that take from the bridge those of its own addresses that the kernel does not use, as others have given them to it with a search
+    /// for duplicates: it gets them again without.
+    fn without_unusable(&self, of_bridge: &[HeldAddress]) -> Vec<Request> {
+        let is_own = |address: IpAddr| self.gateways.iter().any(|own| own.address() == address);
+        let unusable = of_bridge.iter().filter(|held| {
+            held.state != AddressState::Usable && is_own(held.address.prefix.address())
+        });
+        unusable.map(|held| delete_address(&held.address)).collect()
+    }
+
     /// Requests that take from the bridge what addresses it has for nobody.
-    fn without_former(&self, state: &mut State, bridge: u32) -> Result<Vec<Request>, DriverError> {
+    fn without_former(
+        &self,
+        state: &State,
+        of_bridge: &[HeldAddress],
+    ) -> Result<Vec<Request>, DriverError> {
         if self.leaves_addresses {
             return Ok(Vec::new());
         }
-        let all = list_addresses(&mut state.kernel(self.tables.name())?.route)?;
-        let of_bridge = all.into_iter().filter(|address| address.link == bridge);
+        let of_bridge = of_bridge.iter().map(|held| held.address);
         let of_bridge: Vec<Address> = of_bridge
             .filter(|address| !self.is_present(state, address.prefix))
             .collect();
@@ -177,8 +221,13 @@ impl BridgeDriver {
 
     /// Lets packets leave the bridge, and lets those of the node itself from 127.0.0.0/8 in. Last, since the rules keep these addresses of the
     /// node from containers.
-    fn lead_out(&self, state: &mut State, bridge: &LinkRef) -> Result<(), DriverError> {
-        self.forward()?;
+    pub(super) fn lead_out(
+        &self,
+        state: &mut State,
+        bridge: &LinkRef,
+        look: &UplinkLook,
+    ) -> Result<(), DriverError> {
+        self.forward(look)?;
         let settings = set_ipv4(bridge, &[(Ipv4Setting::RouteLocalnet, 1)]);
         let kernel = state.kernel(self.tables.name())?;
         kernel.route.run_one(&settings)?;
@@ -243,6 +292,8 @@ impl BridgeDriver {
             accept_ra?;
             // As the node may have it by default.
             set_ipv6(name, Ipv6Setting::DisableIpv6, 0)?;
+            // Else the kernel takes its addresses when somebody sets it down. Also a mark: see `works_without_forwarding`.
+            set_ipv6(name, Ipv6Setting::KeepAddrOnDown, KEPT_ADDRESSES)?;
         } else if !accept_ra.as_ref().err().is_none_or(is_missing) {
             // A kernel without IPv6 has no such parameter.
             accept_ra?;
@@ -251,16 +302,20 @@ impl BridgeDriver {
     }
 
     /// Looks whether the node would lose addresses and routes that routers have told it, as soon as it forwards for this bridge: who asks for
-    /// a bridge may be on another node. If the bridge has its addresses of IPv6, the node has forwarded for it before, and somebody has switched that
-    /// off: if it has IPv4 too, containers are connected, and forwarding of IPv6 stays off. Reads small files of the kernel, and waits for no other
-    /// call.
+    /// a bridge may be on another node. If the bridge has had IPv6, the node has forwarded for it before, and somebody has switched that
+    /// off: if it has IPv4 too, containers are connected, and forwarding of IPv6 stays off. Asks the kernel alone, and waits for no other call.
     ///
     /// # Errors
     /// [`DriverError::RoutersIgnored`], [`DriverError::Links`].
     pub fn keep_routers(&self) -> Result<(), DriverError> {
+        self.look_at_uplinks().map(drop)
+    }
+
+    /// The same, with what was found.
+    pub(super) fn look_at_uplinks(&self) -> Result<UplinkLook, DriverError> {
         let forwards = self.settings.is_gateway && self.families.contains(&NftFamily::Ip6);
         if !forwards {
-            return Ok(());
+            return Ok(UplinkLook::default());
         }
         match would_ignore_routers(&[])? {
             Some(interface) if !self.works_without_forwarding()? => {
@@ -269,27 +324,39 @@ impl BridgeDriver {
                     interface,
                 })
             }
-            Some(_) | None => Ok(()),
+            listens => Ok(UplinkLook { listens }),
         }
     }
 
-    /// Returns whether containers are connected while the node does not forward IPv6: the bridge has its addresses of IPv6, and IPv4 beside them.
+    /// Returns whether containers are connected while the node does not forward IPv6: the bridge has had IPv6 before, and has IPv4 beside it. That
+    /// it has [`KEPT_ADDRESSES`] says that this driver has set it up with IPv6, also if others have taken the addresses since: it gets them back. One that plugins have made has the addresses alone.
     fn works_without_forwarding(&self) -> Result<bool, DriverError> {
+        let name = &self.settings.name;
         if !self.families.contains(&NftFamily::Ip4) {
             return Ok(false);
         }
-        for gateway in &self.gateways {
-            if let IpAddr::V6(address) = gateway.address()
-                && !has_ipv6_address(&self.settings.name, address)?
-            {
-                return Ok(false);
-            }
+        if has_ipv6_setting(name, Ipv6Setting::KeepAddrOnDown, KEPT_ADDRESSES)? {
+            return Ok(true);
         }
-        Ok(true)
+        let mut route = Socket::open(Family::Route)?;
+        let Some(link) = find_link(&mut route, &name.clone().into())? else {
+            return Ok(false);
+        };
+        let all = list_addresses(&mut route)?;
+        // Of one that is a duplicate, nobody knows whether it was ever in use.
+        let of_bridge = |held: &&HeldAddress| {
+            held.address.link == link.index && held.state != AddressState::Duplicate
+        };
+        let has = |gateway: IpAddr| {
+            let mut held = all.iter().filter(of_bridge);
+            held.any(|held| held.address.prefix.address() == gateway)
+        };
+        let mut of_ipv6 = self.gateways.iter().map(|gateway| gateway.address());
+        Ok(of_ipv6.all(|gateway| gateway.is_ipv4() || has(gateway)))
     }
 
-    /// Lets the node forward packets, but not of IPv6 where it would lose by that what routers tell it.
-    fn forward(&self) -> Result<(), DriverError> {
+    /// Lets the node forward packets, but not of IPv6 where it would have lost by that what routers tell it.
+    fn forward(&self, look: &UplinkLook) -> Result<(), DriverError> {
         for family in &self.families {
             let (family, version) = match family {
                 NftFamily::Ip4 => (IpFamily::V4, 4),
@@ -298,7 +365,7 @@ impl BridgeDriver {
                 NftFamily::Bridge => continue,
             };
             if family == IpFamily::V6
-                && let Some(uplink) = would_ignore_routers(&[])?
+                && let Some(uplink) = &look.listens
             {
                 tracing::warn!(
                     interface = self.settings.name.as_str(),

@@ -16,8 +16,8 @@ const WAITING_MAX: usize = 4096;
 /// Connections that are to be removed.
 #[derive(Debug, Default)]
 pub(super) struct PastFlows {
-    /// Held only while some are added or taken out.
-    waiting: Mutex<Vec<Flows>>,
+    /// Held only while some are added or taken out. Take-overs and repairs add the same ones again and again.
+    waiting: Mutex<BTreeSet<Flows>>,
     /// Held while they are removed, so that whoever waits for it finds them removed.
     removing: Mutex<()>,
     is_failure_logged: AtomicBool,
@@ -56,30 +56,39 @@ impl PastFlows {
     }
 
     /// Removes those that lead to an address of these subnets which nobody has: a process that was killed behind its answer has left them.
-    pub(super) fn remove_abandoned(&self, subnets: &[NftSubnet], in_use: &BTreeSet<IpAddr>) {
+    /// Returns whether that was done.
+    pub(super) fn remove_abandoned(
+        &self,
+        subnets: &[NftSubnet],
+        in_use: &BTreeSet<IpAddr>,
+    ) -> bool {
         let _turn = self.removing.lock();
-        self.remove_by(|conntrack| conntrack.remove_abandoned(subnets, in_use));
+        self.remove_by(|conntrack| conntrack.remove_abandoned(subnets, in_use))
     }
 
     fn remove_waiting(&self) {
         let flows = std::mem::take(&mut *self.waiting.lock());
         if !flows.is_empty() {
-            self.remove_by(|conntrack| conntrack.remove(&flows));
+            let flows: Vec<Flows> = flows.into_iter().collect();
+            // What fails is not tried again: it grows with each attachment, and a kernel that cannot list connections never can.
+            let _is_done = self.remove_by(|conntrack| conntrack.remove(&flows));
         }
     }
 
-    fn remove_by(&self, removal: impl Fn(&mut Conntrack) -> Result<usize, NftError>) {
+    /// Returns whether it was done.
+    fn remove_by(&self, removal: impl Fn(&mut Conntrack) -> Result<usize, NftError>) -> bool {
         let remove = || Conntrack::open().and_then(|mut conntrack| removal(&mut conntrack));
         // A list that was too long for the socket's buffer, or was interrupted, is read once more.
         let removed = remove().or_else(|_| remove());
-        if let Err(error) = removed
+        if let Err(error) = &removed
             && !self.is_failure_logged.swap(true, Ordering::Relaxed)
         {
             tracing::warn!(
-                error = report(&error),
+                error = report(error),
                 "connections of UDP and SCTP go on to where their port led before, until they have been silent for some minutes: the kernel cannot list or remove them"
             );
         }
+        removed.is_ok()
     }
 }
 
@@ -107,6 +116,35 @@ fn may_begin_at(flows: &Flows, ports: &[PublishedPort]) -> bool {
 mod tests {
     use super::*;
     use crate::nft::Transport;
+
+    /// As take-overs and repairs add the ports of all containers each time.
+    #[test]
+    fn equal_ones_wait_once() {
+        let before = |port| Flows::BeforePublished {
+            protocol: Transport::Udp,
+            at: None,
+            port,
+        };
+        let to = |container: &str| Flows::To {
+            protocol: Transport::Udp,
+            port: 53,
+            container: container.parse().unwrap(),
+        };
+        let of = |address: &str| Flows::Of(address.parse().unwrap());
+        for (added, expected) in [
+            (vec![before(53), before(53)], 1),
+            (vec![before(53), before(54), before(53)], 2),
+            (vec![to("10.1.0.2:53"), to("10.1.0.2:53")], 1),
+            (vec![to("10.1.0.2:53"), to("10.1.0.3:53"), before(53)], 3),
+            (vec![of("10.1.0.2"), of("fd00::2"), of("10.1.0.2")], 2),
+        ] {
+            let past = PastFlows::default();
+            for _ in 0..3 {
+                past.add_for_later(added.clone());
+            }
+            assert_eq!(past.waiting.lock().len(), expected, "{added:?}");
+        }
+    }
 
     #[test]
     fn only_connections_of_the_port_are_in_the_way_of_its_next_owner() {

@@ -68,6 +68,15 @@ struct Restored {
     failed: Vec<(NftFamily, NftError)>,
 }
 
+/// The same for whoever tells people.
+#[derive(Debug)]
+pub struct Restoration {
+    /// Result of each family whose table could be restored.
+    pub repairs: Vec<(NftFamily, Repair)>,
+    /// The reason why not all could be: [`DriverError::NotRestored`], or [`DriverError::Rules`] without a socket.
+    pub failure: Option<DriverError>,
+}
+
 /// Sockets in the network namespace of the node.
 #[derive(Debug)]
 pub(super) struct Kernel {
@@ -398,10 +407,25 @@ impl BridgeTables {
     /// # Errors
     /// [`DriverError::NotRestored`]: the tables of other families are restored all the same. [`DriverError::Rules`] without a socket.
     pub fn restore(&self) -> Result<Vec<(NftFamily, Repair)>, DriverError> {
-        let Restored { repairs, failed } = self.restore_locked(&mut self.lock())?;
-        match DriverError::not_restored(failed) {
+        let Restoration { repairs, failure } = self.restore_each();
+        match failure {
             Some(error) => Err(error),
             None => Ok(repairs),
+        }
+    }
+
+    /// The same, with what was done in some families although others failed. Blocks.
+    #[must_use]
+    pub fn restore_each(&self) -> Restoration {
+        match self.restore_locked(&mut self.lock()) {
+            Ok(Restored { repairs, failed }) => Restoration {
+                repairs,
+                failure: DriverError::not_restored(failed),
+            },
+            Err(error) => Restoration {
+                repairs: Vec::new(),
+                failure: Some(error),
+            },
         }
     }
 
@@ -511,8 +535,8 @@ impl BridgeTables {
             return Ok(());
         };
         let all = list_addresses(&mut kernel.route)?.into_iter();
-        let own = all.filter(|address| address.link == link.index);
-        let own: Vec<IpAddr> = own.map(|address| address.prefix.address()).collect();
+        let own = all.filter(|held| held.address.link == link.index);
+        let own: Vec<IpAddr> = own.map(|held| held.address.prefix.address()).collect();
         let mut gone = BTreeSet::new();
         for family in NftFamily::ALL {
             let found = kernel.tables.read(family)?;

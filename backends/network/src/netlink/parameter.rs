@@ -2,7 +2,6 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
-use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
 use super::error::NetlinkError;
@@ -36,7 +35,7 @@ pub enum Ipv6Setting {
     AcceptDad,
     /// Absence of IPv6: 0 or 1.
     DisableIpv6,
-    /// Preservation of addresses when it is set down: 0 or 1.
+    /// Preservation of addresses when it is set down: 0 (none), or any larger value.
     KeepAddrOnDown,
 }
 
@@ -74,6 +73,20 @@ pub fn set_ipv6(link: &LinkName, setting: Ipv6Setting, value: u32) -> Result<(),
     write(file.join(setting.name()), value)
 }
 
+/// Returns whether a setting of IPv6 of a device has this value, in the namespace of the calling thread. One that is not there has none.
+///
+/// # Errors
+/// [`NetlinkError::Parameter`].
+pub fn has_ipv6_setting(
+    link: &LinkName,
+    setting: Ipv6Setting,
+    value: u32,
+) -> Result<bool, NetlinkError> {
+    let file = Path::new(OF_DEVICES).join(link.as_str());
+    let text = read_if_there(file.join(setting.name()))?;
+    Ok(text.trim().parse::<u32>() == Ok(value))
+}
+
 /// Returns whether packets are forwarded in the namespace of the calling thread.
 ///
 /// # Errors
@@ -92,8 +105,8 @@ pub fn would_ignore_routers(uplinks: &[String]) -> Result<Option<String>, Netlin
     if is_forwarding(IpFamily::V6)? {
         return Ok(None);
     }
-    let addresses = read_if_there(ADDRESSES)?;
-    let routes = read_if_there(ROUTES)?;
+    let addresses = read_if_there(ADDRESSES.into())?;
+    let routes = read_if_there(ROUTES.into())?;
     let learnt = learnt_devices(&addresses, &routes);
     let mut all = learnt.chain(uplinks.iter().map(String::as_str));
     let would = all.find(|device| listens_while_nothing_is_forwarded(device));
@@ -104,25 +117,6 @@ pub fn would_ignore_routers(uplinks: &[String]) -> Result<Option<String>, Netlin
 fn listens_while_nothing_is_forwarded(device: &str) -> bool {
     let file = Path::new(OF_DEVICES).join(device);
     read(file.join(Ipv6Setting::AcceptRa.name())).is_ok_and(|value| value.trim() == "1")
-}
-
-/// Returns whether a device has an address of IPv6, in the namespace of the calling thread.
-///
-/// # Errors
-/// [`NetlinkError::Parameter`].
-pub fn has_ipv6_address(link: &LinkName, address: Ipv6Addr) -> Result<bool, NetlinkError> {
-    let all = read_if_there(ADDRESSES)?;
-    Ok(all.lines().any(|line| is_address(line, link, address)))
-}
-
-/// Returns whether a line of [`ADDRESSES`] has this address of this device. Pure.
-fn is_address(line: &str, link: &LinkName, address: Ipv6Addr) -> bool {
-    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-    let &[digits, _, _, _, _, device] = fields.as_slice() else {
-        return false;
-    };
-    let bits = u128::from_str_radix(digits, 16);
-    device == link.as_str() && bits.is_ok_and(|bits| Ipv6Addr::from(bits) == address)
 }
 
 /// The devices that have an address or the default route of IPv6 from a router, some more than once: by the texts of the kernel's files `if_inet6` and
@@ -176,8 +170,8 @@ fn read(path: PathBuf) -> Result<String, NetlinkError> {
 }
 
 /// The same, or nothing if there is no such file.
-fn read_if_there(path: &str) -> Result<String, NetlinkError> {
-    match read(path.into()) {
+fn read_if_there(path: PathBuf) -> Result<String, NetlinkError> {
+    match read(path) {
         Err(NetlinkError::Parameter { source, .. }) if source.kind() == ErrorKind::NotFound => {
             Ok(String::new())
         }
@@ -239,22 +233,6 @@ mod tests {
             (route(&zero, "00", ""), None),
         ] {
             assert_eq!(with_learnt_route(&line), device, "{line}");
-        }
-    }
-
-    #[test]
-    fn address_of_a_device_is_found_by_both() {
-        let line = "fd000088000000000000000000000001 07 40 00 80 swtest0";
-        for (line, device, address, is_it) in [
-            (line, "swtest0", "fd00:88::1", true),
-            (line, "swtest0", "fd00:88::2", false),
-            (line, "swtest", "fd00:88::1", false),
-            ("nonsense", "swtest0", "fd00:88::1", false),
-            ("", "swtest0", "fd00:88::1", false),
-        ] {
-            let link = LinkName::new(device).unwrap();
-            let found = is_address(line, &link, address.parse().unwrap());
-            assert_eq!(found, is_it, "{line} {device} {address}");
         }
     }
 }

@@ -153,7 +153,9 @@ fn container_is_attached_with_what_was_asked_and_packets_pass() {
                 link: eth0.index,
                 prefix,
             };
-            assert!(addresses.contains(&address), "{prefix}: {addresses:?}");
+            let state = AddressState::Usable;
+            let held = HeldAddress { address, state };
+            assert!(addresses.contains(&held), "{prefix}: {addresses:?}");
         }
         let routes = list_routes(&mut inside).unwrap();
         let gateway = Ipv4Addr::new(10, 88, 0, 1).into();

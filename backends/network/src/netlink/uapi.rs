@@ -86,6 +86,9 @@ pub(crate) const IFA_LOCAL: u16 = 2;
 pub(crate) const IFA_BROADCAST: u16 = 4;
 pub(crate) const IFA_FLAGS: u16 = 8;
 pub(crate) const IFA_F_NODAD: u32 = 2;
+pub(crate) const IFA_F_OPTIMISTIC: u32 = 4;
+pub(crate) const IFA_F_DADFAILED: u32 = 8;
+pub(crate) const IFA_F_TENTATIVE: u32 = 0x40;
 
 pub(crate) const RT_TABLE_MAIN: u32 = 254;
 pub(crate) const RTPROT_STATIC: u8 = 4;

@@ -49,7 +49,7 @@ pub(crate) const fn is_lasting(protocol: Transport) -> bool {
 }
 
 /// Connections that are removed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Flows {
     /// Those to a port of the node that were made before it was published, and so are not translated. Of connections through the node that
     /// look the same nothing is lost: they are known again with their next packet.

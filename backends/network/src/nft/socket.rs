@@ -44,7 +44,8 @@ pub(super) struct NfSocket {
     socket: OwnedFd,
     port: u32,
     sequence: u32,
-    buffer: Vec<u8>,
+    /// Room for one datagram; of a longer one the rest is lost.
+    pub(super) buffer: Vec<u8>,
     /// Limit of the size of a send, in bytes.
     pub(super) longest_send: usize,
 }

@@ -179,6 +179,8 @@ impl NftTables {
             .filter(|change| !change.add && !change.element.set().has_intervals())
             .collect();
         let mut present = BTreeSet::new();
+        // The sets that only the owner of their table may look into.
+        let mut hidden = BTreeSet::new();
         for part in removed.chunks(LOOKS_AT_ONCE) {
             let count = u32::try_from(part.len()).map_err(|_| Errno::EMSGSIZE)?;
             let first = self.socket.sequences(count);
@@ -200,13 +202,17 @@ impl NftTables {
             self.socket.send(&writer.finish().ok_or(Errno::EMSGSIZE)?)?;
             let mut failed = None;
             self.socket.queued(|message| {
-                if message.sequence.wrapping_sub(first) >= count {
+                let place = usize::try_from(message.sequence.wrapping_sub(first)).ok();
+                let Some(change) = place.and_then(|place| part.get(place)) else {
                     return;
-                }
+                };
                 match NfAnswer::read(message).and_then(|answer| answer.outcome.err()) {
                     None => present.extend(listed(message)),
                     // There is no such element, set or table.
                     Some(Errno::ENOENT) => {}
+                    Some(Errno::EPERM) => {
+                        hidden.insert((change.family, change.element.set()));
+                    }
                     Some(errno) => failed = Some(errno),
                 }
             })?;
@@ -214,7 +220,25 @@ impl NftTables {
                 return Err(errno);
             }
         }
+        self.check_hidden(&hidden)?;
         Ok(present)
+    }
+
+    /// Looks whether there is one of these sets, whose elements some kernels from 5.12 on show to nobody but the owner of the table. One that is
+    /// there may have what is looked for, which leads packets as long as its owner runs: it does not count as absent.
+    fn check_hidden(&mut self, hidden: &BTreeSet<(NftFamily, TableSet)>) -> nix::Result<()> {
+        let families: BTreeSet<_> = hidden.iter().map(|(family, _)| *family).collect();
+        for family in families {
+            let sets = match self.sets_of(family) {
+                // The table is gone by now.
+                Err(Errno::ENOENT) => continue,
+                sets => sets?,
+            };
+            if sets.into_iter().any(|set| hidden.contains(&(family, set))) {
+                return Err(Errno::EPERM);
+            }
+        }
+        Ok(())
     }
 
     /// Makes the table of a family what it should be: with these elements and no others, and with our sets, chains and rules. If only
@@ -297,6 +321,19 @@ impl NftTables {
             all.extend(dump);
         }
         Ok(all)
+    }
+
+    /// Lists the sets of the table of a family, which also those may who do not own it.
+    fn sets_of(&mut self, family: NftFamily) -> nix::Result<Vec<TableSet>> {
+        let Self { socket, table } = self;
+        let table = table.as_str();
+        let dump = socket.dump(
+            NFTABLES | GET_SET,
+            family.number(),
+            |body| body.text(TABLE_NAME, table),
+            |message| text(message.body(), TABLE_NAME) == Some(table),
+        )?;
+        Ok(sets_in(&dump))
     }
 
     /// Looks, and does what follows from that, unless the ruleset changed in between; then both are tried again.

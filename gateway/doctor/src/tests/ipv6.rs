@@ -185,6 +185,42 @@ fn node_without_ipv6_for_its_networks() {
     check(pods(""), &[]);
 }
 
+/// Whether forwarding is to be switched on or is on.
+#[test]
+fn cure_is_for_all_interfaces_that_listen_to_routers() {
+    let dual = "[network.bridge]\nsubnets = [\"172.26.80.0/20\", \"fd00:1::/64\"]";
+    let lost = &["SY314 warning"][..];
+    let two = "20010db8000000000000000000000005 02 40 00 00 eth0\n\
+               20010db8000000000000000000000006 03 40 00 00 wlan0.7\n";
+    let both = "sysctl -w net/ipv6/conf/eth0/accept_ra=2 net/ipv6/conf/wlan0.7/accept_ra=2";
+    let switched_on = format!("{both} net.ipv6.conf.all.forwarding=1");
+    for (forwarding, expected, cures) in [
+        ("1\n", lost, vec![both]),
+        (
+            "0\n",
+            &["SY103 warning", "SY314 warning"][..],
+            vec![both, switched_on.as_str()],
+        ),
+    ] {
+        let found = check(
+            |node| {
+                node.config(dual);
+                node.file("/proc/net/if_inet6", two);
+                for interface in ["eth0", "wlan0.7"] {
+                    let dir = format!("/proc/sys/net/ipv6/conf/{interface}");
+                    node.file(&format!("{dir}/accept_ra"), "1\n");
+                }
+                node.file("/proc/sys/net/ipv6/conf/all/forwarding", forwarding);
+            },
+            expected,
+        );
+        let commands = found.iter().filter_map(|one| one.command.as_deref());
+        let mut commands: Vec<&str> = commands.collect();
+        commands.sort_unstable();
+        assert_eq!(commands, cures, "{forwarding}");
+    }
+}
+
 #[test]
 fn node_that_loses_its_routes_of_ipv6_once_it_forwards() {
     let dual = "[network.bridge]\nsubnets = [\"172.26.80.0/20\", \"fd00:1::/64\"]";

@@ -1,7 +1,5 @@
 //! Findings about the network without CNI plugins.
 
-use switchyard_config::NetworkDefaults;
-
 use super::ipv6::pods_on_bridge;
 use super::*;
 use crate::NetworkTable;
@@ -140,6 +138,8 @@ fn forwarded_packets_of_the_bridge_that_are_dropped() {
     ] {
         let accepts = |node: &mut TestNode| {
             forward(node, rules);
+            let before = "-N ufw-before-forward\n-A ufw-before-forward -j ufw-user-forward\n";
+            node.command("iptables -S ufw-before-forward", before);
             node.command(command, accepted);
         };
         check(accepts, &[]);
@@ -232,6 +232,11 @@ fn forwarded_packets_that_are_accepted_by_an_uplink_or_a_subnet_alone() {
         (
             to,
             "-s 172.26.80.0/20 -m conntrack --ctstate NEW".into(),
+            comes,
+        ),
+        (
+            to,
+            "-s 172.26.80.0/20 -m conntrack --ctstate NEW,ESTABLISHED".into(),
             none,
         ),
         (to, "-o eth1".into(), comes),
@@ -257,6 +262,56 @@ fn forwarded_packets_that_are_accepted_by_an_uplink_or_a_subnet_alone() {
     // Without a default route no interface is known to be an uplink.
     let rules = format!("{from}-A FORWARD -i eth0 {state} -j ACCEPT\n");
     check(|node| forward(node, &rules), &["SY316 warning"]);
+}
+
+#[test]
+fn forwarded_packets_that_are_accepted_by_one_of_several_uplinks() {
+    let from = "-A FORWARD -i switchyard0 -j ACCEPT\n";
+    let state = "-m conntrack --ctstate RELATED,ESTABLISHED";
+    let routes = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n\
+                  eth0\t00000000\t01010101\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
+                  wlan0\t00000000\t01010101\t0003\t0\t0\t600\t00000000\t0\t0\t0\n";
+    for (rule, found) in [
+        (
+            format!("-i eth0 {state}"),
+            "no rule accepts what goes to switchyard0 by wlan0",
+        ),
+        (
+            format!("-i ppp0 {state}"),
+            "no rule accepts what goes to switchyard0",
+        ),
+    ] {
+        let rules = format!("{from}-A FORWARD {rule} -j ACCEPT\n");
+        let accepts = |node: &mut TestNode| {
+            forward(node, &rules);
+            node.file("/proc/net/route", routes);
+        };
+        let told = check(accepts, &["SY316 warning"]);
+        assert!(told[0].found.ends_with(found), "{rules}: {told:?}");
+    }
+}
+
+#[test]
+fn rules_are_added_by_ufw_in_both_families() {
+    let ufw = |node: &mut TestNode| {
+        let ranges = "10.244.3.0/24, fd00:244:3::/64";
+        pods_on_bridge(node, ranges, "[network.bridge]\ndriver = \"native\"");
+        node.file("/sys/class/net/switchyard-pods/brif/veth0", "");
+        node.command("ip6tables --version", "ip6tables v1.8.9 (nf_tables)\n");
+        for (list, chain) in [
+            ("iptables -S FORWARD", "ufw-before-forward"),
+            ("ip6tables -S FORWARD", "ufw6-before-forward"),
+        ] {
+            let rules = format!("-P FORWARD DROP\n-A FORWARD -j {chain}\n");
+            node.command(list, &rules);
+        }
+    };
+    let found = check(ufw, &["SY316 warning"; 2]);
+    for one in &found {
+        let command = one.command.as_deref().unwrap();
+        let begins = "ufw route allow in on switchyard-pods from ";
+        assert!(command.starts_with(begins), "{found:?}");
+    }
 }
 
 #[test]
@@ -325,7 +380,9 @@ fn bridge_of_pods_without_the_kernel_or_the_filter_for_it() {
     // As the daemon adds it.
     let added = "-A FORWARD -s 10.244.3.0/24 -i switchyard-pods -m comment --comment switchyard -j ACCEPT\n\
                  -A FORWARD -o switchyard-pods -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -m comment --comment switchyard -j ACCEPT\n";
-    check(|node| dropped(node, both, added), &[]);
+    check(|node| dropped(node, four, added), &[]);
+    // Also where only the daemon knows the ranges.
+    check(|node| dropped(node, "", added), &[]);
     // On a node with tasks of Nomad both bridges are looked at.
     let of_both = |node: &mut TestNode| {
         dropped(node, four, "");
@@ -363,133 +420,4 @@ fn table_that_others_have_changed() {
         |node| node.tables = Err("permission denied".to_owned()),
         &[],
     );
-}
-
-/// A node with these defaults of its networks.
-fn with_defaults(
-    found: Result<FoundDefaults, io::ErrorKind>,
-    keys: &str,
-) -> impl FnOnce(&mut TestNode) {
-    move |node| {
-        node.network_defaults = found;
-        node.config(keys);
-    }
-}
-
-#[test]
-fn node_with_former_defaults_is_told_what_new_ones_have() {
-    use FoundDefaults::{Recorded, Undecided};
-    const NATIVE: &str = "[network.bridge]\ndriver = \"native\"\n";
-    const ALL: &str = "[network]\nisolation = \"none\"\ndirect_routing = true\n[network.bridge]\ndriver = \"native\"\n";
-    const CNI: &str = "[network.bridge]\ndriver = \"cni\"\n";
-    let former = NetworkDefaults::Cni;
-    let note = &["SY318 note"][..];
-    for (found, keys, expected) in [
-        (Recorded(former), "", note),
-        // The daemon has not started yet with this version.
-        (Undecided(former), "", note),
-        // Its bridges are not kept apart.
-        (Recorded(former), NATIVE, note),
-        // Its operator has decided.
-        (Recorded(former), CNI, &[]),
-        (Recorded(former), ALL, &[]),
-        (Recorded(NetworkDefaults::Native), "", &[]),
-        (Undecided(NetworkDefaults::Native), "", &[]),
-        (Recorded(NetworkDefaults::Native), CNI, &[]),
-    ] {
-        check(with_defaults(Ok(found), keys), expected);
-    }
-    let found = check(with_defaults(Ok(Recorded(former)), ""), note);
-    assert_eq!(
-        found[0].found,
-        "driver cni, isolation none, direct_routing true"
-    );
-    // Nothing is on a bridge of the gateway.
-    let keys = "[nomad]\nenabled = false\n[swarm]\nenabled = false\n";
-    check(with_defaults(Ok(Recorded(former)), keys), &["SY506 error"]);
-}
-
-#[test]
-fn defaults_that_are_not_known_end_the_next_start() {
-    let unread = || Err(io::ErrorKind::InvalidData);
-    let found = check(with_defaults(unread(), ""), &["SY319 error"]);
-    assert!(found[0].found.contains("network.isolation"), "{found:?}");
-    // They make no difference.
-    let keys = "[network.bridge]\ndriver = \"cni\"\n";
-    check(with_defaults(unread(), keys), &[]);
-}
-
-#[test]
-fn plugins_are_missed_only_where_the_node_needs_them() {
-    let without_plugin = |defaults| {
-        move |node: &mut TestNode| {
-            node.network_defaults = Ok(FoundDefaults::Recorded(defaults));
-            node.remove("/usr/lib/cni/firewall");
-        }
-    };
-    let report = look(without_plugin(NetworkDefaults::Native));
-    assert!(report.findings.is_empty(), "{:#?}", report.findings);
-    let report = look(without_plugin(NetworkDefaults::Cni));
-    let codes: Vec<_> = report
-        .findings
-        .iter()
-        .map(|one| one.code.as_str())
-        .collect();
-    assert_eq!(codes, ["SY304", "SY318"]);
-}
-
-/// The codes about the network on a node without the plugin `firewall`, whose daemon has this in force.
-fn without_firewall(found: Result<FoundDefaults, io::ErrorKind>, in_force: Option<&str>) -> String {
-    let report = look(|node| {
-        node.network_defaults = found;
-        node.in_force = in_force.map(str::to_owned);
-        node.remove("/usr/lib/cni/firewall");
-    });
-    let codes = report.findings.iter().map(|one| one.code.as_str());
-    let codes: Vec<&str> = codes.filter(|code| code.starts_with("SY3")).collect();
-    codes.join(" ")
-}
-
-#[test]
-fn what_is_not_known_of_the_node_is_as_in_the_daemon_that_runs() {
-    let native = "version = 1\n[network]\nisolation = \"bridge\"\ndirect_routing = false\n[network.bridge]\ndriver = \"native\"\n";
-    let cni = "version = 1\n[network.bridge]\ndriver = \"cni\"\n";
-    let denied = Err(io::ErrorKind::PermissionDenied);
-    let unread = Err(io::ErrorKind::InvalidData);
-    let former = Ok(FoundDefaults::Recorded(NetworkDefaults::Cni));
-    for (found, in_force, expected) in [
-        (denied, Some(native), ""),
-        (denied, Some(cni), "SY304"),
-        (denied, None, "SY304"),
-        (unread, Some(native), "SY319"),
-        (unread, Some(cni), "SY304 SY319"),
-        // A daemon of an earlier version, which has no such keys.
-        (unread, Some("version = 1\n"), "SY304 SY319"),
-        // What the next start has is known.
-        (former, Some(native), "SY304 SY318"),
-    ] {
-        assert_eq!(without_firewall(found, in_force), expected, "{in_force:?}");
-    }
-}
-
-#[test]
-fn next_start_is_judged_with_the_defaults_of_the_node() {
-    let next = |found| {
-        move |node: &mut TestNode| {
-            node.network_defaults = found;
-            let unit = format!(
-                "LoadState=loaded\nMainPID={DAEMON}\n\
-                 Environment=SWITCHYARD_LOGKEEPER__MODE=external SWITCHYARD_NETWORK__ISOLATION=bridge\n"
-            );
-            node.command("systemctl show --property=Environment", &unit);
-        }
-    };
-    let recorded = |defaults| Ok(FoundDefaults::Recorded(defaults));
-    check(next(recorded(NetworkDefaults::Native)), &[]);
-    let expected = ["SY318 note", "SY817 error"];
-    let found = check(next(recorded(NetworkDefaults::Cni)), &expected);
-    let of_start = found.iter().find(|one| one.code == "SY817").unwrap();
-    assert!(of_start.found.contains("network.isolation"), "{found:?}");
-    // It is one finding, not two.
-    check(next(Err(io::ErrorKind::InvalidData)), &["SY319 error"]);
 }

@@ -395,6 +395,8 @@ fn forwarded_packets_that_are_dropped() {
     );
     for accepted in [
         "-A FORWARD -i cni0 -j ACCEPT\n",
+        // By its addresses alone.
+        "-A FORWARD -s 10.85.0.0/16 -j ACCEPT\n",
         "-A FORWARD -j ACCEPT\n",
         "-A FORWARD -j CNI-FORWARD\n",
     ] {

@@ -122,8 +122,29 @@ mod tests {
         let unanswered = || NftError::Unanswered {
             doing: "add a port".to_owned(),
         };
+        let contended = || NftError::Contended {
+            doing: "restore table ip switchyard".to_owned(),
+            tries: 3,
+        };
         for (error, kind) in [
             (DriverError::Rules(unanswered()), ErrorKind::Internal),
+            // Others may have ended their changes by now.
+            (DriverError::Rules(contended()), ErrorKind::Unavailable),
+            (
+                DriverError::NotRestored {
+                    families: "family ip".to_owned(),
+                    open: "ports may lead nowhere".to_owned(),
+                    source: contended(),
+                },
+                ErrorKind::Unavailable,
+            ),
+            (
+                DriverError::NotUndone {
+                    source: Box::new(DriverError::Rules(contended())),
+                    undo: Box::new(DriverError::Rules(contended())),
+                },
+                ErrorKind::Internal,
+            ),
             (
                 DriverError::NotRestored {
                     families: "family ip".to_owned(),

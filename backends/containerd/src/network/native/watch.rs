@@ -12,7 +12,7 @@ use switchyard_core::backoff::Backoff;
 use switchyard_core::logged_texts::LoggedTexts;
 use switchyard_core::{Error, Result};
 use switchyard_linux::report;
-use switchyard_network::driver::BridgeTables;
+use switchyard_network::driver::{BridgeTables, Restoration};
 use switchyard_network::iptables::{FilterChange, IptablesError};
 use switchyard_network::nft::{NftFamily, NftMonitor, Repair};
 use tokio::io::Interest;
@@ -44,11 +44,29 @@ struct PolledMonitor {
 
 /// The result of a look at the tables.
 struct TableLook {
-    /// Texts for the log about what was mended, or the reason why not everything could be.
-    mended: Result<Vec<String>>,
+    /// Texts for the log about what was mended, also if something could not be.
+    mended: Vec<String>,
+    /// Reason why not everything could be.
+    failure: Option<Error>,
     /// The port of the tables' socket, by which our own changes are known. Also after a failure: otherwise each attachment would be taken for a
     /// change by others, and cause a look.
     own: Option<u32>,
+}
+
+// === impl TableLook ===
+
+impl TableLook {
+    fn of(restoration: Restoration, own: Option<u32>) -> Self {
+        let Restoration { repairs, failure } = restoration;
+        let repairs = repairs.into_iter();
+        Self {
+            mended: repairs
+                .filter_map(|(family, repair)| mended_text(family, repair))
+                .collect(),
+            failure: failure.map(from_network),
+            own,
+        }
+    }
 }
 
 // === impl PolledMonitor ===
@@ -114,13 +132,16 @@ impl NativeBridges {
             if !self.knows_all.load(Ordering::Relaxed) {
                 self.take_over(layout, false).await;
             }
-            let TableLook { mended, own } = self.look().await;
-            let errors = [opened.as_ref().err(), mended.as_ref().err()];
+            let TableLook {
+                mended,
+                failure,
+                own,
+            } = self.look().await;
+            let errors = [opened.as_ref().err(), failure.as_ref()];
             for error in errors.into_iter().flatten() {
                 log_once(&mut logged, error);
             }
-            let works = opened.is_ok() && mended.is_ok();
-            let mended = mended.unwrap_or_default();
+            let works = opened.is_ok() && failure.is_none();
             for text in mended.iter().filter(|text| logged.is_new(text)) {
                 tracing::warn!(
                     what = text,
@@ -201,25 +222,14 @@ impl NativeBridges {
     /// Looks at the tables, and mends them.
     async fn look(&self) -> TableLook {
         let looked = self
-            .call(|tables| {
-                let restored = tables.restore().map_err(from_network);
-                let texts = restored.map(|repairs| {
-                    let repairs = repairs.into_iter();
-                    repairs
-                        .filter_map(|(family, repair)| mended_text(family, repair))
-                        .collect()
-                });
-                TableLook {
-                    mended: texts,
-                    own: tables.socket_port(),
-                }
-            })
+            .call(|tables| TableLook::of(tables.restore_each(), tables.socket_port()))
             .await;
         // Also after an error, which may be that of one table while another one was mended. Where no connections wait to be removed, it does
         // without the kernel.
         self.past_flows.notify_one();
         looked.unwrap_or_else(|error| TableLook {
-            mended: Err(error),
+            mended: Vec::new(),
+            failure: Some(error),
             own: None,
         })
     }
@@ -301,36 +311,4 @@ fn mended_text(family: NftFamily, repair: Repair) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_repair_is_told_by_what_it_has_changed() {
-        let elements = |added, removed| Repair::Elements {
-            added,
-            ports: added,
-            removed,
-        };
-        for (family, repair, expected) in [
-            (NftFamily::Ip4, Repair::Nothing, None),
-            (NftFamily::Ip6, Repair::Nothing, None),
-            (
-                NftFamily::Ip4,
-                elements(2, 0),
-                Some("family ip: 2 elements were added, 0 removed"),
-            ),
-            (
-                NftFamily::Ip6,
-                elements(0, 1),
-                Some("family ip6: 0 elements were added, 1 removed"),
-            ),
-            (
-                NftFamily::Ip4,
-                Repair::Whole,
-                Some("family ip: the table was missing, or had other sets, chains or rules"),
-            ),
-        ] {
-            assert_eq!(mended_text(family, repair).as_deref(), expected);
-        }
-    }
-}
+mod tests;

@@ -62,26 +62,44 @@ fn full_bridge_refuses_a_container_and_a_second_bridge_takes_it() {
 /// It was killed behind its answer, and the port is published on another bridge before its own has a container again.
 #[test]
 fn connection_to_a_bridge_of_a_former_process_follows_its_port_to_another_one() {
-    in_private_netns(|| {
-        let node = Node::new(&SUBNETS[..1]);
-        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
-        client.connect("127.0.0.1:8080").unwrap();
-        let arrives = |server: &Host| (0..20).any(|_| is_received(&client, server));
-        let ports = [port(Transport::Udp, 8080)];
-        let former = Container::with_ports("former", &ports);
-        let attached = node.driver.attach(&former.request).unwrap();
-        assert!(arrives(&former.serving(NftFamily::Ip4)));
-        let attachment = former.attachment(Some(&attached));
-        node.driver.detach(&attachment).unwrap();
-        let next = node.next_driver();
-        next.forget_abandoned_flows();
-        let second = BridgeSettings {
-            name: LinkName::new("swtest1").unwrap(),
-            ..settings(node.addresses.path(), &["10.99.0.0/24"])
-        };
-        let second = BridgeDriver::new(second, Arc::clone(&next.tables)).unwrap();
-        let container = Container::with_ports("container", &ports);
-        second.attach(&container.request).unwrap();
-        assert!(arrives(&container.serving(NftFamily::Ip4)));
-    });
+    for (failures, is_led) in [
+        (0, true),
+        (1, true),
+        (ABANDONED_TRIES - 1, true),
+        // Then it is given up.
+        (ABANDONED_TRIES, false),
+    ] {
+        in_private_netns(|| {
+            let node = Node::new(&SUBNETS[..1]);
+            let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+            client.connect("127.0.0.1:8080").unwrap();
+            let arrives = |server: &Host| (0..20).any(|_| is_received(&client, server));
+            let ports = [port(Transport::Udp, 8080)];
+            let former = Container::with_ports("former", &ports);
+            let attached = node.driver.attach(&former.request).unwrap();
+            assert!(arrives(&former.serving(NftFamily::Ip4)));
+            let attachment = former.attachment(Some(&attached));
+            node.driver.detach(&attachment).unwrap();
+            let next = node.next_driver();
+            // The addresses cannot be read for some time.
+            let [dir, aside] = ["swtest0", "aside"].map(|name| node.addresses.path().join(name));
+            fs::rename(&dir, &aside).unwrap();
+            fs::write(&dir, "").unwrap();
+            for _ in 0..failures {
+                next.forget_abandoned_flows();
+            }
+            fs::remove_file(&dir).unwrap();
+            fs::rename(&aside, &dir).unwrap();
+            next.forget_abandoned_flows();
+            let second = BridgeSettings {
+                name: LinkName::new("swtest1").unwrap(),
+                ..settings(node.addresses.path(), &["10.99.0.0/24"])
+            };
+            let second = BridgeDriver::new(second, Arc::clone(&next.tables)).unwrap();
+            let container = Container::with_ports("container", &ports);
+            second.attach(&container.request).unwrap();
+            let server = container.serving(NftFamily::Ip4);
+            assert_eq!(arrives(&server), is_led, "{failures}");
+        });
+    }
 }

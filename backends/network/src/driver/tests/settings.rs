@@ -195,21 +195,62 @@ fn node_keeps_what_it_learns_from_routers() {
     }
 }
 
+/// What the kernel says of the addresses of IPv6 of the bridge.
+fn of_bridge() -> String {
+    run(
+        "ip",
+        "iproute2",
+        &["-6", "addr", "show", "dev", "swtest0", "scope", "global"],
+    )
+}
+
 /// As after a restart of the daemon. With forwarding switched off by hand the node has learnt routes, which it keeps; a bridge that was there
-/// before is used for its IPv4 all the same.
+/// before is used for its IPv4 all the same, and gets back the addresses that others have taken from it.
 #[test]
 fn bridge_with_ipv6_is_used_after_forwarding_was_switched_off() {
+    type Change = fn();
     let [dual, six] = [&SUBNETS[..], &SUBNETS[1..]];
-    for (subnets, accept_ra, change, forwards) in [
-        (dual, "1", "", Some(false)),
-        (dual, "2", "", Some(true)),
-        (dual, "0", "", Some(true)),
+    let none: Change = || {};
+    let set_down: Change = || {
+        ip("link set swtest0 down");
+        ip("link set swtest0 up");
+        assert!(of_bridge().contains("fd00:88::1/64"), "{}", of_bridge());
+    };
+    let lose: Change = || {
+        set("ipv6/conf/all/keep_addr_on_down", "-1");
+        ip("link set swtest0 down");
+        ip("link set swtest0 up");
+        assert!(of_bridge().is_empty(), "{}", of_bridge());
+    };
+    let take: Change = || ip("addr del fd00:88::1/64 dev swtest0");
+    // As plugins leave it.
+    let unmark: Change = || set("ipv6/conf/swtest0/keep_addr_on_down", "0");
+    let never: Change = || {
+        set("ipv6/conf/swtest0/keep_addr_on_down", "0");
+        ip("addr del fd00:88::1/64 dev swtest0");
+    };
+    // By a default of the node for all devices.
+    let never_but_kept: Change = || {
+        set("ipv6/conf/swtest0/keep_addr_on_down", "1");
+        ip("addr del fd00:88::1/64 dev swtest0");
+    };
+    let delete: Change = || ip("link del swtest0");
+    for (case, subnets, accept_ra, change, forwards) in [
+        ("as it was", dual, "1", none, Some(false)),
+        ("listens always", dual, "2", none, Some(true)),
+        ("never listens", dual, "0", none, Some(true)),
+        ("set down and up", dual, "1", set_down, Some(false)),
+        ("loses addresses so", dual, "1", lose, Some(false)),
+        ("address taken", dual, "1", take, Some(false)),
+        ("of plugins", dual, "1", unmark, Some(false)),
         // As a bridge for which nothing was ever forwarded.
-        (dual, "1", "addr del fd00:88::1/64 dev swtest0", None),
-        (dual, "1", "link del swtest0", None),
+        ("never forwarded", dual, "1", never, None),
+        ("never, and keeps all", dual, "1", never_but_kept, None),
+        ("deleted", dual, "1", delete, None),
         // Its containers would reach nothing beyond the node.
-        (six, "1", "", None),
-        (six, "2", "", Some(true)),
+        ("IPv6 alone", six, "1", none, None),
+        ("IPv6 alone, set down and up", six, "1", set_down, None),
+        ("IPv6 alone, listens always", six, "2", none, Some(true)),
     ] {
         in_private_netns(|| {
             let node = Node::new(subnets);
@@ -221,17 +262,88 @@ fn bridge_with_ipv6_is_used_after_forwarding_was_switched_off() {
             ip("link set uplink up");
             set("ipv6/conf/uplink/accept_ra", accept_ra);
             ip("addr add 2001:db8:5::7/64 dev uplink nodad valid_lft 1000 preferred_lft 1000");
-            if !change.is_empty() {
-                ip(change);
-            }
+            change();
             let next = node.next_driver();
             adopt(&next, &[first.attachment(Some(&before))], true);
             let is_used = forwards.is_some();
-            assert_eq!(next.keep_routers().is_ok(), is_used, "{accept_ra} {change}");
+            assert_eq!(next.keep_routers().is_ok(), is_used, "{case}");
             let attached = next.attach(&Container::new("b").request);
-            assert_eq!(attached.is_ok(), is_used, "{attached:?} {change}");
+            assert_eq!(attached.is_ok(), is_used, "{attached:?} {case}");
+            if is_used {
+                assert!(of_bridge().contains("fd00:88::1/64"), "{case}");
+            }
             let forwards = forwards.unwrap_or_default();
-            assert_eq!(is_forwarding(IpFamily::V6).unwrap(), forwards);
+            assert_eq!(is_forwarding(IpFamily::V6).unwrap(), forwards, "{case}");
+        });
+    }
+}
+
+/// A router may tell the node something at any moment: what one look has found decides about all of a bridge.
+#[test]
+fn one_look_at_the_uplinks_decides_for_a_bridge() {
+    let [dual, six] = [&SUBNETS[..], &SUBNETS[1..]];
+    for (subnets, is_told_before, accept_ra, forwards) in [
+        (dual, false, "1", true),
+        (six, false, "1", true),
+        (dual, true, "1", false),
+        (dual, true, "2", true),
+    ] {
+        in_private_netns(|| {
+            let node = Node::new(subnets);
+            let attached = node.driver.attach(&Container::new("a").request);
+            attached.unwrap();
+            set("ipv6/conf/all/forwarding", "0");
+            ip("link add uplink type veth peer name router");
+            ip("link set router up");
+            ip("link set uplink up");
+            set("ipv6/conf/uplink/accept_ra", accept_ra);
+            let told = "2001:db8:5::7/64 dev uplink nodad valid_lft 1000 preferred_lft 1000";
+            if is_told_before {
+                ip(&format!("addr add {told}"));
+            }
+            let look = node.driver.look_at_uplinks().unwrap();
+            if is_told_before {
+                ip(&format!(
+                    "addr del {}",
+                    &told[.."2001:db8:5::7/64 dev uplink".len()]
+                ));
+            } else {
+                ip(&format!("addr add {told}"));
+            }
+            let bridge: LinkRef = node.driver.settings.name.clone().into();
+            let mut state = node.driver.tables.lock();
+            node.driver.lead_out(&mut state, &bridge, &look).unwrap();
+            let case = format!("{subnets:?} {is_told_before} {accept_ra}");
+            assert_eq!(is_forwarding(IpFamily::V6).unwrap(), forwards, "{case}");
+        });
+    }
+}
+
+/// Somebody has given the bridge its address with a search for duplicates, which a bridge without a port does not even begin.
+#[test]
+fn address_that_the_kernel_does_not_use_is_given_anew() {
+    for (given, is_own) in [
+        (Some("fd00:88::1/64"), true),
+        (Some("fd00:88::1/64 nodad"), true),
+        // Of somebody else: it stays as it is.
+        (Some("fd00:99::1/64"), false),
+        (None, true),
+    ] {
+        in_private_netns(|| {
+            let node = Node::new(&SUBNETS);
+            ip("link add swtest0 type bridge");
+            ip("link set swtest0 up");
+            if let Some(given) = given {
+                ip(&format!("addr add {given} dev swtest0"));
+            }
+            node.driver.attach(&Container::new("a").request).unwrap();
+            let shown = of_bridge();
+            assert!(shown.contains("fd00:88::1/64"), "{given:?}: {shown}");
+            assert!(
+                !is_own || !shown.contains("tentative"),
+                "{given:?}: {shown}"
+            );
+            assert_eq!(shown.contains("fd00:99::1/64"), !is_own, "{shown}");
         });
     }
 }

@@ -59,8 +59,10 @@ proptest! {
     #[test]
     fn address_is_read_as_it_was_asked_for(prefix in prefixes(), link in any::<u32>()) {
         let address = Address { link, prefix };
-        prop_assert_eq!(Address::read(&body(&add_address(&address))), Some(address));
-        prop_assert_eq!(Address::read(&body(&delete_address(&address))), Some(address));
+        let state = AddressState::Usable;
+        let held = Some(HeldAddress { address, state });
+        prop_assert_eq!(HeldAddress::read(&body(&add_address(&address))), held);
+        prop_assert_eq!(HeldAddress::read(&body(&delete_address(&address))), held);
     }
 
     #[test]

@@ -25,6 +25,34 @@ impl NftTables {
     pub(crate) fn limit_send(&mut self, max: usize) -> usize {
         std::mem::replace(&mut self.socket.longest_send, max)
     }
+
+    /// Receives no more bytes of a datagram from now on: with less than a header, as if the kernel did not answer. Returns how many it did before.
+    pub(crate) fn limit_receive(&mut self, max: usize) -> usize {
+        let before = self.socket.buffer.len();
+        self.socket.buffer.resize(max, 0);
+        before
+    }
+}
+
+/// As where only the owner of the table may look into its sets.
+#[test]
+fn element_that_nobody_shows_is_absent_only_without_its_set() {
+    in_private_netns(|| {
+        let mut tables = NftTables::open(TableName::default()).unwrap();
+        let both = [TableSet::Ports, TableSet::PortsAt];
+        let hidden = |family| BTreeSet::from(both.map(|set| (family, set)));
+        assert_eq!(tables.check_hidden(&BTreeSet::new()), Ok(()));
+        // There is no table.
+        assert_eq!(tables.check_hidden(&hidden(NftFamily::Ip4)), Ok(()));
+        tables.restore(NftFamily::Ip4, &BTreeSet::new()).unwrap();
+        let refused = Err(Errno::EPERM);
+        assert_eq!(tables.check_hidden(&hidden(NftFamily::Ip4)), refused);
+        assert_eq!(tables.check_hidden(&hidden(NftFamily::Ip6)), Ok(()));
+        // One of another program, without our sets.
+        let mut owner = NftTables::open(TableName::default()).unwrap();
+        owner.own_table(NftFamily::Ip6);
+        assert_eq!(tables.check_hidden(&hidden(NftFamily::Ip6)), Ok(()));
+    });
 }
 
 /// The variable by which the test below starts this program again.
