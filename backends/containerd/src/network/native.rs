@@ -248,8 +248,8 @@ impl NativeBridges {
         Ok(driver)
     }
 
-    /// Looks whether the node would lose what routers tell it with the bridge that a configuration list describes. Reads small files of the
-    /// kernel.
+    /// Looks whether the node would lose what routers tell it with the bridge that a configuration list describes. Asks the kernel
+    /// alone.
     ///
     /// # Errors
     /// `Unavailable` if it would; those of [`NativeBridges::request`].
