@@ -117,6 +117,17 @@ impl Recovery {
         })
     }
 
+    /// Reads all sandboxes.
+    pub(super) fn read_sandboxes(
+        &self,
+        sandboxes: Vec<(SandboxId, Arc<api::Container>)>,
+    ) -> Vec<(SandboxId, Result<FoundSandbox>)> {
+        sandboxes
+            .into_iter()
+            .map(|(id, container)| (id, self.read_sandbox(id, &container)))
+            .collect()
+    }
+
     /// Reads all tasks, several at a time.
     pub(super) async fn read_tasks(
         &self,

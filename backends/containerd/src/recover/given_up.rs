@@ -109,6 +109,9 @@ mod tests {
 
     use super::*;
 
+    /// Its name, the objects that are found, and the ids of those that were given up.
+    type Case = (&'static str, Vec<NamedObject<u8>>, &'static [u8]);
+
     fn object(id: u8, name: &str, is_used: bool, second: u64) -> NamedObject<u8> {
         NamedObject {
             owner: Owner::Kubernetes,
@@ -125,7 +128,7 @@ mod tests {
             owner: Owner::Nomad,
             ..object(2, "web", false, 2)
         };
-        let cases: [(&str, Vec<NamedObject<u8>>, &[u8]); 10] = [
+        let cases: [Case; 10] = [
             (
                 "its repetition",
                 vec![object(1, "web", false, 1), object(2, "web", false, 2)],

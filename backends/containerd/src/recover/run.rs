@@ -61,10 +61,7 @@ impl Recovery {
         phases.done("inventory");
 
         let known: HashSet<TaskId> = tasks.iter().map(|(id, _)| *id).collect();
-        let mut sandboxes: Vec<_> = sandboxes
-            .into_iter()
-            .map(|(id, container)| (id, self.read_sandbox(id, &container)))
-            .collect();
+        let mut sandboxes = self.read_sandboxes(sandboxes);
         let mut tasks = self.read_tasks(tasks).await;
         mark_given_up(&mut sandboxes, &mut tasks, &containers);
         let files_lost = self.have_lost_files(&tasks);
