@@ -35,7 +35,7 @@ use calls::RetryingCalls;
 use client::ChaosClient;
 use expected_state::ExpectedState;
 use killer::Killer;
-use left_bundles::{may_leave_bundles, take_left_bundles};
+use left_bundles::take_left_bundles;
 use outcome::RunRecorder;
 use random::Random;
 
@@ -121,7 +121,7 @@ pub fn run(settings: Settings) -> Outcome {
     if clean {
         notes.outcome().clean_after = Some(since.elapsed());
     }
-    if may_leave_bundles(&notes.outcome()) {
+    if notes.outcome().may_leave_bundles() {
         notes.outcome().left_bundles = take_left_bundles(&mut findings);
     }
     for finding in findings {

@@ -13,7 +13,7 @@ use switchyard_network::netlink::learnt_devices;
 use super::codes::runtime::{NO_IPV6, PORTS_ON_IPV4, ROUTERS_IGNORED};
 use super::facts::Facts;
 use super::finding::Finding;
-use super::network::{node_network, ranges};
+use super::network::{DEFAULT_BRIDGE, node_network, ranges};
 use super::nomad;
 use super::own_ipv6::recorded_range;
 use super::pod_bridge::{bridge_ranges, has_pods_on_bridge, own_ranges};
@@ -24,9 +24,6 @@ const ADDRESSES: &str = "/proc/net/if_inet6";
 
 /// The parameters of interfaces; those of `default` are what new ones begin with.
 const PARAMETERS: &str = "/proc/sys/net/ipv6/conf";
-
-/// The bridge of the plugin `bridge`, unless its configuration names one.
-pub(super) const DEFAULT_BRIDGE: &str = "cni0";
 
 /// The most addresses and routes of routers that are looked at.
 const LEARNT_MAX: usize = 100_000;

@@ -14,11 +14,13 @@ use super::codes::runtime::{
     CNI_CONFIG_SKIPPED, FORWARD_DROP, NO_BRIDGE_PLUGIN, NO_CNI_CONFIG, NO_CNI_PLUGIN, NO_IPTABLES,
 };
 use super::facts::Facts;
-use super::families::DEFAULT_BRIDGE;
 use super::finding::Finding;
 use super::pod_bridge::has_pods_on_bridge;
 use super::text::listed;
 use super::view::FILE_MAX;
+
+/// The bridge of the plugin `bridge`, unless its configuration names one.
+pub(super) const DEFAULT_BRIDGE: &str = "cni0";
 
 /// Maximum number of configurations of a directory that are read.
 const CONFIGS_MAX: usize = 64;

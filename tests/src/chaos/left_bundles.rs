@@ -7,17 +7,10 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::expected_state::Victim;
-use super::outcome::Outcome;
 use crate::leak_scan::NAMESPACE;
 
 /// The directory of bundles, in containerd's state and in its root directory.
 const BUNDLES: &str = "io.containerd.runtime.v2.task";
-
-/// Returns whether a containerd that the daemon does not manage was killed in this run.
-pub(super) fn may_leave_bundles(outcome: &Outcome) -> bool {
-    outcome.settings.external && outcome.kills.contains_key(&Victim::Containerd)
-}
 
 /// Takes the directories of bundles out of the findings of a leak scan whose ids are in no other finding: there is no container,
 /// task, shim, mount or cgroup of theirs. Returns their ids. Takes none if containerd could not be asked. Pure.

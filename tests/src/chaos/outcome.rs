@@ -149,6 +149,11 @@ impl RunRecorder {
 }
 
 impl Outcome {
+    /// Returns whether a containerd that the daemon does not manage was killed, which may leave bundles by itself.
+    pub(super) fn may_leave_bundles(&self) -> bool {
+        self.settings.external && self.kills.contains_key(&Victim::Containerd)
+    }
+
     /// The command that repeats the run.
     #[must_use]
     pub fn command(&self) -> String {
