@@ -14,6 +14,7 @@ use switchyard_core::spec::{Link, PodNetwork, SandboxNetwork, SandboxSpec, TaskS
 use switchyard_core::state::Exit;
 use switchyard_core::stream::Source;
 use switchyard_tests::backend_fixture::BackendFixture;
+use switchyard_tests::host::random_name;
 use switchyard_tests::scratch::Scratch;
 use tokio::io::AsyncReadExt;
 
@@ -86,11 +87,17 @@ impl CallerFixture {
         self.backend.recover().await.expect("it recovers")
     }
 
+    /// The request for a sandbox, with a name of its own, as those of an owner have: of several with one name a recovery keeps one.
+    fn sandbox_spec(&self) -> SandboxSpec {
+        self.fixture
+            .sandbox_spec(&format!("sandbox-{}", random_name()))
+    }
+
     async fn try_sandbox(
         &self,
         change: impl FnOnce(&mut SandboxSpec),
     ) -> Result<(SandboxId, SandboxDetails)> {
-        let mut spec = self.fixture.sandbox_spec("sandbox");
+        let mut spec = self.sandbox_spec();
         change(&mut spec);
         let id = SandboxId::random();
         Ok((id, self.backend.create_sandbox(id, &spec).await?))
@@ -115,7 +122,9 @@ impl CallerFixture {
         script: &str,
         change: impl FnOnce(&mut TaskSpec),
     ) -> Result<TaskId> {
-        let mut spec = self.fixture.task_spec("task", &["sh", "-c", script]);
+        // An owner gives each name to one task.
+        let name = format!("task-{}", random_name());
+        let mut spec = self.fixture.task_spec(&name, &["sh", "-c", script]);
         change(&mut spec);
         let id = TaskId::random();
         self.backend.create_task(id, sandbox, &spec).await?;

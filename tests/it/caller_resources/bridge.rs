@@ -335,7 +335,7 @@ fn asking(address: Ipv4Addr) -> SandboxNetwork {
 
 pub(super) async fn keep_an_address(driver: BridgeDriverChoice) {
     let caller = CallerFixture::with_driver(driver).await;
-    let mut spec = caller.fixture.sandbox_spec("sandbox");
+    let mut spec = caller.sandbox_spec();
     spec.network = bridged(|_| {});
     let id = SandboxId::random();
     let backend = &caller.backend;
@@ -425,7 +425,7 @@ async fn bridge_subnet_with_a_conflicting_route_is_rejected() {
     settings.network.bridge.subnets = vec![caller.fixture.root().network().subnet()];
     let second = Containerd::connect(settings, unobserved()).expect("it can be set up");
     second.recover().await.expect("it recovers");
-    let mut spec = caller.fixture.sandbox_spec("sandbox");
+    let mut spec = caller.sandbox_spec();
     spec.network = bridged(|_| {});
     let refused = second
         .create_sandbox(SandboxId::random(), &spec)
@@ -462,7 +462,7 @@ async fn two_gateways_share_a_bridge_without_address_conflicts() {
     let second = Containerd::connect(second_gateway_settings(&caller), unobserved())
         .expect("it can be set up");
     second.recover().await.expect("it recovers");
-    let mut spec = caller.fixture.sandbox_spec("sandbox");
+    let mut spec = caller.sandbox_spec();
     spec.network = bridged(|_| {});
     let mine = SandboxId::random();
     let theirs = SandboxId::random();

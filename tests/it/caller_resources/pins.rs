@@ -174,7 +174,7 @@ async fn task_counts_for_the_sandbox_whose_network_it_joins() {
 async fn sandbox_that_is_started_again_is_pinned_as_it_was() {
     let caller = start(PinChoice::Auto).await;
     for (name, change, is_pinned) in [TASKS[0], TASKS[2]] {
-        let mut spec = caller.fixture.sandbox_spec("sandbox");
+        let mut spec = caller.sandbox_spec();
         spec.network = bridged(|_| {});
         let id = SandboxId::random();
         let backend = &caller.backend;
@@ -207,7 +207,7 @@ async fn sandbox_that_is_started_again_is_pinned_only_without_net_admin() {
         (TASKS[0], true),
         (TASKS[2], true),
     ] {
-        let mut spec = caller.fixture.sandbox_spec("sandbox");
+        let mut spec = caller.sandbox_spec();
         spec.network = bridged(|_| {});
         spec.privileged = true;
         let id = SandboxId::random();
