@@ -80,9 +80,15 @@ impl FoundSandbox {
 }
 
 impl FoundTask {
-    /// Returns whether a start of it was ever begun, as far as its files and its exit say so.
-    pub(super) fn was_started(&self) -> bool {
-        self.files.begun || self.exit.is_some()
+    /// Returns whether a start of it was begun, or may have been: the files that would say so were lost.
+    pub(super) fn may_have_started(&self) -> bool {
+        self.files.begun || self.exit.is_some() || self.files_lost
+    }
+
+    /// Returns whether it was created completely: it has its snapshot, and the disk limits that were asked for.
+    pub(super) fn is_complete(&self, has_snapshot: bool) -> bool {
+        let quota = self.record.quota.as_ref();
+        has_snapshot && quota.is_none_or(|quota| quota.in_force)
     }
 }
 

@@ -5,6 +5,9 @@
 //! containerd answers, and all of the first may be there: the last call was carried out, and its answer was lost. If the daemon is
 //! killed before the undo, its successor finds two objects with one name. No client has the id of the one that was given
 //! up, so it is removed, like one whose creation was cut off.
+//!
+//! One that was cut off itself says nothing about the others: containerd may carry out a call of a killed daemon late, so that the
+//! container object of a creation that nobody waits for is made behind that of the repetition.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -16,6 +19,7 @@ use switchyard_core::Result;
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 
 use super::found::{FoundSandbox, FoundTask};
+use super::inventory::Snapshots;
 use crate::record::{MetaRecord, SandboxPhase, identity_of};
 
 /// The container objects of all sandboxes and tasks, by id.
@@ -31,11 +35,18 @@ struct NamedObject<I> {
     /// Time at which containerd made its container object.
     created_at: Option<SystemTime>,
     id: I,
+    /// It was created completely, for certain.
+    is_complete: bool,
 }
 
 impl<I: ToString> NamedObject<I> {
     /// `None` if its owner is not known to this version.
-    fn new(id: I, meta: &MetaRecord, is_used: bool, containers: &Containers) -> Option<Self> {
+    fn new(
+        id: I,
+        meta: &MetaRecord,
+        (is_used, is_complete): (bool, bool),
+        containers: &Containers,
+    ) -> Option<Self> {
         let container = containers.get(&id.to_string());
         let created_at = container.and_then(|container| container.created_at);
         Some(Self {
@@ -44,6 +55,7 @@ impl<I: ToString> NamedObject<I> {
             is_used,
             created_at: created_at.and_then(|at| SystemTime::try_from(at).ok()),
             id,
+            is_complete,
         })
     }
 }
@@ -53,10 +65,13 @@ pub(super) fn mark_given_up(
     sandboxes: &mut [(SandboxId, Result<FoundSandbox>)],
     tasks: &mut [(TaskId, Result<FoundTask>)],
     containers: &Containers,
+    snapshots: &Snapshots,
 ) {
     let of_tasks = tasks.iter().filter_map(|(id, found)| {
         let found = found.as_ref().ok()?;
-        NamedObject::new(*id, &found.record.meta, found.was_started(), containers)
+        let has_snapshot = snapshots.has(&found.snapshotter, &id.to_string());
+        let facts = (found.may_have_started(), found.is_complete(has_snapshot));
+        NamedObject::new(*id, &found.record.meta, facts, containers)
     });
     let lost_tasks = given_up(of_tasks.collect());
     let with_tasks: HashSet<SandboxId> = tasks
@@ -72,7 +87,8 @@ pub(super) fn mark_given_up(
     let of_sandboxes = sandboxes.iter().filter_map(|(id, found)| {
         let found = found.as_ref().ok()?;
         let is_used = found.was_used() || with_tasks.contains(id);
-        NamedObject::new(*id, &found.entry.record.meta, is_used, containers)
+        let facts = (is_used, found.phase != SandboxPhase::Creating);
+        NamedObject::new(*id, &found.entry.record.meta, facts, containers)
     });
     let lost_sandboxes = given_up(of_sandboxes.collect());
     for (id, found) in tasks {
@@ -90,8 +106,10 @@ pub(super) fn mark_given_up(
 }
 
 /// The objects that were given up: each whose name a later one has, unless it was used. Two that were used are both kept, since
-/// clients may count on either. Pure.
+/// clients may count on either. One that is neither used nor complete does not count: whatever becomes of it, it does not decide about
+/// another one. Pure.
 fn given_up<I: Copy + Ord + Hash>(mut all: Vec<NamedObject<I>>) -> HashSet<I> {
+    all.retain(|object| object.is_used || object.is_complete);
     all.sort_unstable();
     let pairs = all.windows(2);
     pairs
@@ -119,6 +137,7 @@ mod tests {
             is_used,
             created_at: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(second)),
             id,
+            is_complete: true,
         }
     }
 
@@ -128,7 +147,11 @@ mod tests {
             owner: Owner::Nomad,
             ..object(2, "web", false, 2)
         };
-        let cases: [Case; 10] = [
+        let cut_off = |id, second| NamedObject {
+            is_complete: false,
+            ..object(id, "web", false, second)
+        };
+        let cases: [Case; 12] = [
             (
                 "its repetition",
                 vec![object(1, "web", false, 1), object(2, "web", false, 2)],
@@ -162,6 +185,20 @@ mod tests {
                 "both were used",
                 vec![object(1, "web", true, 1), object(2, "web", true, 2)],
                 &[],
+            ),
+            (
+                "a call of a killed daemon was carried out behind the repetition",
+                vec![object(1, "web", false, 1), cut_off(2, 2)],
+                &[],
+            ),
+            (
+                "one was cut off between two others",
+                vec![
+                    object(1, "web", false, 1),
+                    cut_off(2, 2),
+                    object(3, "web", false, 3),
+                ],
+                &[1],
             ),
             (
                 "two names",

@@ -43,6 +43,12 @@ impl Snapshots {
         }
     }
 
+    /// Returns whether a snapshot exists for certain. `false` if its snapshotter could not be listed.
+    pub(super) fn has(&self, snapshotter: &str, key: &str) -> bool {
+        let layers = self.by_name.get(snapshotter).and_then(Option::as_ref);
+        layers.is_some_and(|layers| layers.contains_key(key))
+    }
+
     /// The top layers of the image that a container was made from and of those that it has as volumes: the parents of its
     /// snapshots, whatever its record says. Those of a snapshotter that could not be listed are not known.
     pub(super) fn top_layers<'s>(

@@ -63,7 +63,7 @@ impl Recovery {
         let known: HashSet<TaskId> = tasks.iter().map(|(id, _)| *id).collect();
         let mut sandboxes = self.read_sandboxes(sandboxes);
         let mut tasks = self.read_tasks(tasks).await;
-        mark_given_up(&mut sandboxes, &mut tasks, &containers);
+        mark_given_up(&mut sandboxes, &mut tasks, &containers, &snapshots);
         let files_lost = self.have_lost_files(&tasks);
         phases.done("records");
         let processes = self
@@ -351,6 +351,8 @@ impl Recovery {
         snapshots: &Snapshots,
         sandboxes: &HashMap<SandboxId, SandboxPresence>,
     ) -> Result<DecidedTask> {
+        let may_have_snapshot = snapshots.may_have(&found.snapshotter, &id.to_string());
+        let finished = !found.given_up && found.is_complete(may_have_snapshot);
         let FoundTask {
             sandbox,
             record,
@@ -360,7 +362,7 @@ impl Recovery {
             noted,
             files,
             files_lost,
-            given_up,
+            given_up: _,
             outdated: _,
         } = found;
         let meta = record.meta.to_core()?;
@@ -376,9 +378,7 @@ impl Recovery {
         }
         let facts = TaskFacts {
             sandbox: presence == Some(SandboxPresence::Present),
-            finished: !given_up
-                && record.quota.as_ref().is_none_or(|quota| quota.in_force)
-                && snapshots.may_have(&snapshotter, &id.to_string()),
+            finished,
             this_boot: record.boot == self.context.boot,
             exit: exit.map(|exit| exit.to_core()),
             started_at: files.started.map(|started| started.at),
