@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use switchyard_containerd::config::BridgeDriverChoice;
 use switchyard_containerd::{Containerd, Settings};
-use switchyard_contract::Fixture;
 use switchyard_core::ErrorKind;
 use switchyard_core::backend::{Backend, Condition, SandboxBackend, unobserved};
 use switchyard_core::id::{SandboxId, TaskId};

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use switchyard_containerd::Settings;
 use switchyard_containerd::config::{BridgeDriverChoice, PinChoice};
-use switchyard_contract::Fixture;
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::{SandboxNetwork, Security};
 use switchyard_tests::backend_fixture::BackendFixture;
