@@ -31,13 +31,9 @@ const GENERATION_ID: u16 = 1;
 /// The name of the table that is never made.
 const PROBE_TABLE: &str = "switchyard_probe";
 /// Limit of attempts at a change that follows a look, while other programs change rules.
-const TRIES: usize = PAUSES.len();
-/// Pauses before them. Plugins change rules several times in a row for one container, within some milliseconds each.
-const PAUSES: [Duration; 3] = [
-    Duration::ZERO,
-    Duration::from_millis(10),
-    Duration::from_millis(30),
-];
+const TRIES: usize = PAUSES_MS.len();
+/// Pauses before them. Plugins change rules several times in a row for one container.
+const PAUSES_MS: [u64; 3] = [0, 10, 30];
 
 /// Limit of elements that are looked for at once: each has an answer, and all answers must fit in the socket's buffer.
 const LOOKS_AT_ONCE: usize = 256;
@@ -350,8 +346,8 @@ impl NftTables {
         doing: &str,
         mut look: impl FnMut(&mut Self) -> Result<(Vec<TableStep>, T), NftError>,
     ) -> Result<T, NftError> {
-        for pause in PAUSES {
-            thread::sleep(pause);
+        for pause in PAUSES_MS {
+            thread::sleep(Duration::from_millis(pause));
             let generation = self.generation()?;
             let (steps, result) = look(self)?;
             match self.commit(&steps, Some(generation)) {

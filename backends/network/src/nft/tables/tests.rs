@@ -80,7 +80,7 @@ fn eventually(mut look: impl FnMut() -> bool) -> bool {
         if look() {
             return true;
         }
-        std::thread::sleep(std::time::Duration::from_millis(100));
+        thread::sleep(Duration::from_millis(100));
     }
     false
 }
