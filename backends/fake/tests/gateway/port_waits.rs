@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use switchyard_contract::refused;
-use switchyard_core::ErrorKind;
 use switchyard_core::id::Owner;
 use switchyard_core::spec::{HostPort, HostPorts, Protocol, SandboxSpec};
 use switchyard_core::state::SandboxState;
+use switchyard_core::{Error, ErrorKind};
 use switchyard_fake::Method;
 use tokio::time::Instant;
 
@@ -151,4 +151,50 @@ async fn attempt_of_a_pod_is_made_as_soon_as_plugins_are_done_with_the_one_befor
     let held = node.gateway.claims().report().ports;
     let held: Vec<_> = held.into_iter().map(|(id, _)| id).collect();
     assert_eq!(held, [second], "the first one has them no more");
+}
+
+/// As when the daemon was killed amid the creation, or containerd ended: the client repeats its request, and another attempt of the same pod
+/// may have the port, too.
+#[tokio::test]
+async fn ports_of_a_sandbox_that_was_never_completed_are_waited_for_while_its_network_is_released()
+{
+    for (asks, owner, name, group) in [
+        ("the same again", Owner::Kubernetes, "pod", "uid"),
+        ("another attempt", Owner::Kubernetes, "pod_1", "uid"),
+        ("another pod", Owner::Kubernetes, "web", "other"),
+        ("another owner", Owner::Nomad, "web", ""),
+    ] {
+        let node = FakeNode::new().await;
+        let of_group = |owner: Owner, name: &str, group: &str| {
+            let spec = spec(owner, name, &[80]);
+            let host_ports = HostPorts {
+                group: group.to_owned(),
+                ..spec.host_ports.clone()
+            };
+            SandboxSpec { host_ports, ..spec }
+        };
+        let left = node.fake.hold(Method::NetworkReleased);
+        node.fake
+            .fail_next(Method::CreateSandbox, Error::internal("no"));
+        let cut_off = of_group(Owner::Kubernetes, "pod", "uid");
+        let error = refused(node.scope.sandboxes().create(cut_off).await);
+        assert_eq!(error, ErrorKind::Internal, "{asks}");
+        let scope = if owner == Owner::Nomad {
+            nomad(&node)
+        } else {
+            node.scope.clone()
+        };
+        let wanted = of_group(owner, name, group);
+        let made = tokio::spawn(async move { scope.sandboxes().create(wanted).await });
+        // Whoever does not wait would have been answered by now.
+        for _ in 0..1000 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!made.is_finished(), "{asks}");
+        left.release();
+        let made = made.await.unwrap();
+        assert!(made.is_ok(), "{asks}: {made:?}");
+        let held = node.gateway.claims().report().ports;
+        assert_eq!(held.len(), 1, "{asks}: {held:?}");
+    }
 }

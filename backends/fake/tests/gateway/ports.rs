@@ -126,7 +126,8 @@ async fn port_is_free_after_sandbox_stop_and_restart_fails_if_taken() {
     node.agrees().await;
 }
 
-#[tokio::test]
+/// The clock stands still: who asks for ports of one whose creation failed waits for them.
+#[tokio::test(start_paused = true)]
 async fn failed_sandbox_create_holds_ports_until_rolled_back() {
     let node = FakeNode::new().await;
     let web = || spec(Owner::Nomad, "web", &[80]);
@@ -309,7 +310,7 @@ async fn ports_whose_network_is_not_released_in_time_are_refused_with_their_hold
     let error = nomad(&node).sandboxes().create(web()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
     let text = error.report();
-    let why = format!("the network of sandbox {id}, which is stopped, was not released within 20s");
+    let why = format!("the network of sandbox {id}, which is stopped or was never completed, was not released within 20s");
     assert!(
         text.contains("pod of kubernetes") && text.contains(&why),
         "{text}"

@@ -108,8 +108,8 @@ impl Claims {
     }
 
     /// Claims the host ports of a sandbox that is being created or started. Ports of a stopped sandbox whose network is
-    /// still being released are waited for, also those that both may have, as attempts of one pod: until then packets
-    /// reach the stopped one. Those it gets all the same, if that takes too long.
+    /// still being released are waited for, and so are those of one whose creation failed or was cut off, also those that both may have, as
+    /// attempts of one pod: until then packets reach the other one. Those it gets all the same, if that takes too long.
     ///
     /// # Errors
     /// `FailedPrecondition` if another holder has one of them. Then the sandbox holds what it held before.
@@ -122,7 +122,7 @@ impl Claims {
         let deadline = Instant::now() + RELEASE_LIMIT;
         let sharing = self.ledger().ports.sharing(id, &holder);
         for other in sharing {
-            if self.is_stopped(other) {
+            if self.is_ending(other) {
                 self.wait_for_ports_of(other, deadline).await;
             }
         }
@@ -132,27 +132,33 @@ impl Claims {
                 return Ok(());
             };
             let other = refusal.holder.as_ref().and_then(|holder| holder.sandbox);
-            let Some(other) = other.filter(|other| self.is_stopped(*other)) else {
+            let Some(other) = other.filter(|other| self.is_ending(*other)) else {
                 return Err(self.record_refusal(refusal));
             };
             if !self.wait_for_ports_of(other, deadline).await {
                 let why = format!(
-                    "the network of sandbox {other}, which is stopped, was not released within {RELEASE_LIMIT:?}: the log says under this id what fails"
+                    "the network of sandbox {other}, which is stopped or was never completed, was not released within {RELEASE_LIMIT:?}: the log says under this id what fails"
                 );
                 return Err(self.record_refusal(refusal).context(why));
             }
         }
     }
 
-    /// Waits until the network of a stopped sandbox is released, and releases its ports. Returns whether that was in time.
-    async fn wait_for_ports_of(&self, stopped: SandboxId, deadline: Instant) -> bool {
-        let released = self.context.backend.wait_network_released(stopped);
+    /// Waits until the network of a sandbox that [is ending](Self::is_ending) is released, and releases its ports. Returns whether that was in
+    /// time.
+    async fn wait_for_ports_of(&self, ending: SandboxId, deadline: Instant) -> bool {
+        let released = self.context.backend.wait_network_released(ending);
         let released = timeout_at(deadline, released);
         let is_released = plain_step("wait_for_ports", released).await.is_ok();
         if is_released {
-            self.release_ports_of_stopped(stopped);
+            self.release_ports_of_stopped(ending);
         }
         is_released
+    }
+
+    /// Returns whether a sandbox holds its ports until its network is released, and no longer: it is stopped, or its creation failed or was cut off.
+    fn is_ending(&self, id: SandboxId) -> bool {
+        self.is_stopped(id) || self.ledger().ports.is_ending(id)
     }
 
     /// Returns whether there is a sandbox with this id that is stopped, as is one that is being removed.
@@ -285,6 +291,7 @@ impl Claims {
             self.ledger().ports.release(id);
             return;
         }
+        self.ledger().ports.note_ending(id);
         let claims = Arc::clone(self);
         self.context.watchers.spawn(async move {
             let context = &claims.context;

@@ -11,6 +11,8 @@ use crate::spec::{HostPort, HostPorts, Protocol};
 pub struct Ports {
     sandboxes: BTreeMap<SandboxId, PortHolder>,
     by_number: BTreeMap<(Protocol, u16), Vec<(HostPort, SandboxId)>>,
+    /// Those whose network is being released, after which they hold nothing.
+    ending: BTreeSet<SandboxId>,
 }
 
 /// A sandbox that has host ports.
@@ -63,6 +65,7 @@ impl Ports {
 
     /// Releases the ports of a sandbox.
     pub fn release(&mut self, id: SandboxId) {
+        self.ending.remove(&id);
         let Some(holder) = self.sandboxes.remove(&id) else {
             return;
         };
@@ -100,6 +103,20 @@ impl Ports {
     pub fn is_free(&self, port: &HostPort) -> bool {
         let holders = self.by_number.get(&(port.protocol, port.port));
         holders.is_none_or(|holders| holders.iter().all(|(held, _)| !held.overlaps(port)))
+    }
+
+    /// Notes that the network of a sandbox is being released, until it is released here or claims ports again. One that holds no port is not
+    /// noted.
+    pub fn note_ending(&mut self, id: SandboxId) {
+        if self.sandboxes.contains_key(&id) {
+            self.ending.insert(id);
+        }
+    }
+
+    /// Returns whether its network is being released.
+    #[must_use]
+    pub fn is_ending(&self, id: SandboxId) -> bool {
+        self.ending.contains(&id)
     }
 
     /// The other sandboxes of the group of one that asks which have a port in common with it.
