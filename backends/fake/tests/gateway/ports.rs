@@ -310,7 +310,9 @@ async fn ports_whose_network_is_not_released_in_time_are_refused_with_their_hold
     let error = nomad(&node).sandboxes().create(web()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
     let text = error.report();
-    let why = format!("the network of sandbox {id}, which is stopped or was never completed, was not released within 20s");
+    let why = format!(
+        "the network of sandbox {id}, which is stopped or was never completed, was not released within 20s"
+    );
     assert!(
         text.contains("pod of kubernetes") && text.contains(&why),
         "{text}"
