@@ -7,10 +7,11 @@ use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
 
-use switchyard_network::nft::{Element, NftFamily, NftTables, TableName};
+use switchyard_network::nft::TableName;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::host::eventually;
 use switchyard_tests::leak_scan;
+use switchyard_tests::network::elements_of_sandboxes;
 
 use crate::interrupted;
 use crate::leases;
@@ -353,24 +354,12 @@ fn leaked_pod_files() -> Vec<String> {
 
 /// Elements of the daemon's tables for sandboxes that it attached without plugins, although there should be none.
 fn leaked_elements() -> Vec<String> {
-    use Element::{Hairpin, PinnedAddress, PinnedMac, PinnedPort, Port};
-    let mut tables = NftTables::open(TableName::default()).expect("the guest has nf_tables");
-    let mut left = Vec::new();
-    for family in NftFamily::TABLES {
-        let table = tables.read(family).expect("root may read it");
-        let elements = table.iter().flat_map(|table| table.elements());
-        let of_sandboxes = elements.filter(|element| {
-            matches!(
-                element,
-                Port { .. } | Hairpin(_) | PinnedPort(_) | PinnedMac(..) | PinnedAddress(..)
-            )
-        });
-        left.extend(
-            of_sandboxes
-                .map(|element| format!("{element} is left in the nftables for {}", family.name())),
-        );
-    }
-    left
+    let left = elements_of_sandboxes(&TableName::default()).into_iter();
+    left.map(|(family, element)| {
+        let family = family.name();
+        format!("{element} is left in the nftables for {family}")
+    })
+    .collect()
 }
 
 /// Violations about volumes: those whose creation was acknowledged exist, those that exist are complete, and

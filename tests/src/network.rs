@@ -20,6 +20,7 @@ mod packet_rules;
 mod tables;
 
 pub use held::port_rules;
+pub use tables::elements_of_sandboxes;
 
 /// The directory of the node's network below that of a test.
 pub const NODE_DIR: &str = "cni";

@@ -23,34 +23,13 @@ impl TestNetwork {
         found.map(text).collect()
     }
 
-    /// The elements for sandboxes, each with the family of its table.
+    /// The elements for sandboxes on this bridge, each with the family of its table.
     ///
     /// # Panics
-    /// When the tables cannot be read: what is in them would be taken for gone.
+    /// As [`elements_of_sandboxes`].
     #[track_caller]
     pub(super) fn elements_of_sandboxes(&self) -> Vec<(NftFamily, Element)> {
-        use Element::{Hairpin, PinnedAddress, PinnedMac, PinnedPort, Port};
-        let mut read = read_tables(self.bridge());
-        // Others may change rules at any moment.
-        let is_read = host::eventually(END_LIMIT, || {
-            if read.is_err() {
-                read = read_tables(self.bridge());
-            }
-            read.is_ok()
-        });
-        assert!(is_read, "nftables of {}: {read:?}", self.bridge());
-        let mut found = Vec::new();
-        for (family, table) in read.unwrap_or_default() {
-            let elements = table.elements().iter();
-            let of_sandboxes = elements.filter(|element| {
-                matches!(
-                    element,
-                    Port { .. } | Hairpin(_) | PinnedPort(_) | PinnedMac(..) | PinnedAddress(..)
-                )
-            });
-            found.extend(of_sandboxes.map(|element| (family, element.clone())));
-        }
-        found
+        elements_of_sandboxes(&table_name(self.bridge()))
     }
 
     /// The tables that the daemon has for this bridge if it attaches sandboxes without plugins.
@@ -105,15 +84,45 @@ fn table_name(bridge: &str) -> TableName {
     TableName::of_instance(bridge).expect("bridges of tests have small letters and digits")
 }
 
-/// Reads the tables of the instance with this bridge; none on a kernel without nf_tables.
-fn read_tables(bridge: &str) -> Result<Vec<(NftFamily, FoundTable)>, NftError> {
-    let name = table_name(bridge);
+/// The elements for sandboxes in the tables of this name, each with the family of its table.
+///
+/// # Panics
+/// When the tables cannot be read: what is in them would be taken for gone.
+#[must_use]
+#[track_caller]
+pub fn elements_of_sandboxes(name: &TableName) -> Vec<(NftFamily, Element)> {
+    use Element::{Hairpin, PinnedAddress, PinnedMac, PinnedPort, Port};
+    let mut read = read_tables(name);
+    // Others may change rules at any moment.
+    let is_read = host::eventually(END_LIMIT, || {
+        if read.is_err() {
+            read = read_tables(name);
+        }
+        read.is_ok()
+    });
+    assert!(is_read, "nftables {}: {read:?}", name.as_str());
+    let mut found = Vec::new();
+    for (family, table) in read.unwrap_or_default() {
+        let elements = table.elements().iter();
+        let of_sandboxes = elements.filter(|element| {
+            matches!(
+                element,
+                Port { .. } | Hairpin(_) | PinnedPort(_) | PinnedMac(..) | PinnedAddress(..)
+            )
+        });
+        found.extend(of_sandboxes.map(|element| (family, element.clone())));
+    }
+    found
+}
+
+/// Reads the tables of this name; none on a kernel without nf_tables.
+fn read_tables(name: &TableName) -> Result<Vec<(NftFamily, FoundTable)>, NftError> {
     let mut there = NftTables::list()?;
-    there.retain(|(_, table)| *table == name);
+    there.retain(|(_, table)| table == name);
     if there.is_empty() {
         return Ok(Vec::new());
     }
-    let mut tables = NftTables::open(name)?;
+    let mut tables = NftTables::open(name.clone())?;
     let mut found = Vec::new();
     for (family, _) in there {
         found.extend(tables.read(family)?.map(|table| (family, table)));
