@@ -32,8 +32,8 @@ const GENERATION_ID: u16 = 1;
 const PROBE_TABLE: &str = "switchyard_probe";
 /// Limit of attempts at a change that follows a look, while other programs change rules.
 const TRIES: usize = PAUSES_MS.len();
-/// Pauses before them. Plugins change rules several times in a row for one container.
-const PAUSES_MS: [u64; 3] = [0, 10, 30];
+/// Pauses before them. Plugins change rules several times in a row for one container, on a busy node for several containers at once.
+const PAUSES_MS: [u64; 8] = [0, 2, 5, 10, 20, 30, 40, 50];
 
 /// Limit of elements that are looked for at once: each has an answer, and all answers must fit in the socket's buffer.
 const LOOKS_AT_ONCE: usize = 256;
@@ -249,7 +249,7 @@ impl NftTables {
     /// elements differ, only they change; else the whole table is made anew, in one transaction, so that no packet meets half of it.
     ///
     /// # Errors
-    /// [`NftError::Refused`], [`NftError::Contended`] if other programs changed rules during each of three tries, [`NftError::WrongFamily`],
+    /// [`NftError::Refused`], [`NftError::Contended`] if other programs changed rules during each of eight tries, [`NftError::WrongFamily`],
     /// [`NftError::TooLarge`], [`NftError::Unanswered`], [`NftError::Query`].
     pub fn restore(
         &mut self,

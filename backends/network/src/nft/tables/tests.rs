@@ -398,7 +398,13 @@ fn change_that_follows_a_look_is_tried_again() {
         let mut others = NftTables::open(TableName::default()).unwrap();
         let mut tables = NftTables::open(TableName::default()).unwrap();
         let mut made = 0;
-        for (changes_of_others, done) in [(0, true), (1, true), (2, true), (3, false), (9, false)] {
+        for (changes_of_others, done) in [
+            (0, true),
+            (1, true),
+            (TRIES - 1, true),
+            (TRIES, false),
+            (TRIES + 6, false),
+        ] {
             let mut looks = 0;
             let outcome = tables.after_a_look("do it", |_| {
                 if looks < changes_of_others {
